@@ -16,6 +16,7 @@ from segstore import names
 from segstore._native import lib
 from segstore.cli.consume import as_text
 from segstore.cli.dump_files import SMALL, Row, dump_epochs, dump_offsets
+from segstore.cli.dump_states import is_of_states, state_text
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.sparse import MOST
@@ -42,6 +43,7 @@ FLAGS = {
     CONTROL_FLAG: "control",
     DELETE_HORIZON_FLAG: "delete-horizon",
 }
+_Text = tuple["str | None", "str | None"]
 MARKERS = {
     ABORT: "abort",
     COMMIT: "commit",
@@ -130,7 +132,7 @@ def _records(step: Step, i: int, path: str) -> Iterator[Row]:
     except CorruptRecordError as error:
         yield Row("damage", {"position": error.position, "reason": error.reason}, error.reason)
         return
-    control = bool(batch["attributes"][0] & CONTROL_FLAG)
+    control, states = bool(batch["attributes"][0] & CONTROL_FLAG), is_of_states(path)
     for record in records:
         if control:
             yield Row(
@@ -138,7 +140,7 @@ def _records(step: Step, i: int, path: str) -> Iterator[Row]:
                 {"offset": record.offset, "timestamp": record.timestamp, "marker": marker(record.key)},
             )
             continue
-        key, value = as_text(record.key), as_text(record.value)
+        key, value = _texts(record.key, record.value, states)
         cells: dict[str, Any] = {
             "offset": record.offset,
             "timestamp": record.timestamp,
@@ -149,6 +151,12 @@ def _records(step: Step, i: int, path: str) -> Iterator[Row]:
             ],
         }
         yield Row("record", {**cells, "encoding": _encodings(key[1], value[1])})
+
+
+def _texts(key: bytes | None, value: bytes | None, states: bool) -> tuple[_Text, _Text]:
+    """Return key and value as text, and their encodings."""
+    told = state_text(key, value) if states else None
+    return (as_text(key), as_text(value)) if told is None else ((told.key, None), (told.value, None))
 
 
 def _encodings(key: str | None, value: str | None) -> str:

@@ -15,6 +15,9 @@ from segstore.coordinator.inboxes.adopted_topic import unreadable
 from segstore.coordinator.loader import Unreadable
 from segstore.coordinator.offsets.state import understand
 from segstore.coordinator.offsets.topic import TOPIC as OFFSETS
+from segstore.coordinator.share.state_findings import Doubt, doubts
+from segstore.coordinator.share.state_table import understand as understand_shares
+from segstore.coordinator.share.state_topic import TOPIC as SHARES
 from segstore.coordinator.transaction.state_log import TOPIC as STATE
 from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import SegstoreError
@@ -29,8 +32,11 @@ Look = Callable[[Store, PartitionLog], list[Unreadable]]
 LOOKS: Mapping[str, tuple[str, Look]] = {
     OFFSETS: ("a group's", lambda store, log: understand(log)[1]),
     ADOPTED: ("an adopted id's", lambda store, log: unreadable(log)),
+    SHARES: ("a share partition's", lambda store, log: understand_shares(log)[1]),
     STATE: ("a transaction's", lambda store, log: TransactionStateLog(store).unreadable(log)),
 }
+DOUBTS: Mapping[str, Callable[[PartitionLog], list[Doubt]]] = {SHARES: doubts}
+"""What may be wrong with records that can be read."""
 
 
 def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None) -> list[Finding]:
@@ -38,8 +44,9 @@ def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | Non
     sound.
 
     The records of internal topics are checked too: of those that are the last of their keys, which can't be
-    read. `progress` is called with the bytes of each segment that was checked. Raises StorageError if the
-    directory is missing, or holds other files and no store.
+    read; and states of share partitions that no coordinator writes. `progress` is called with the bytes of
+    each segment that was checked. Raises StorageError if the directory is missing, or holds other files and
+    no store.
     """
     root = arguments.path("path", path)
     return [*bytes_of.check(root, progress=progress), *check_internal(root)]
@@ -63,13 +70,19 @@ def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Findi
     try:
         log = store.partition(topic, partition)
         found = sorted(look(store, log))
-        paths = {each.offset: _path(log, each.offset) for each in found}
+        doubtful = DOUBTS[topic](log) if topic in DOUBTS else []
+        offsets = [*(each.offset for each in found), *(each.offset for each in doubtful)]
+        paths = {offset: _path(log, offset) for offset in offsets}
     except (SegstoreError, OSError):
         return  # the check of the bytes reports damage, and a log that was deleted meanwhile is no finding
     for each in found:
         fate = "it can't be used by this version of segstore" if each.newer else "it is passed over"
         message = f"not readable as {whose} record, {fate}: {each.reason}"
         yield Finding(paths[each.offset], None, each.offset, message)
+    for doubt in doubtful:
+        yield Finding(
+            paths[doubt.offset], None, doubt.offset, f"not as {whose} record should be: {doubt.reason}"
+        )
 
 
 def _path(log: PartitionLog, offset: int) -> str:

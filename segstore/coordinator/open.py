@@ -18,7 +18,7 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError, SegstoreErro
 from segstore.files import Files
 from segstore.logger import Logger
 from segstore.storage.context import Clock, os_errors, wall_clock
-from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TRANSACTION_STATE
+from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from segstore.storage.store import store as storage
 from segstore.storage.store.store import Store
 
@@ -64,7 +64,7 @@ def open(
         path, mode, config=config, clock=clock, files=files, file_mode=file_mode, timeout=timeout
     )
     if store.mode == "rw":
-        store.on_topic_deleted(forget_offsets)
+        store.on_topic_deleted(forget_topic)
         end_transactions(store)
     return store
 
@@ -105,19 +105,39 @@ def _open_shared(
         context = storage.open_context(path, settings, clock, files, file_mode)
         side = open_shared(context, settings, shared, seconds)
     store = Store(context, side)
-    store.on_topic_deleted(forget_offsets)
+    store.on_topic_deleted(forget_topic)
     side.on_host = _again(weakref.ref(store))
     if store.role == "host":
         end_transactions(store)
     return store
 
 
+def forget_topic(store: Store, topic: str, topic_id: str) -> None:
+    """Remove what groups have in internal topics of a deleted topic."""
+    forget_offsets(store, topic)
+    forget_shares(store, topic, topic_id)
+
+
+def forget_shares(store: Store, topic: str, topic_id: str) -> None:
+    """Remove the states of a deleted topic's share partitions, whether or not this process has used one."""
+    if topic == SHARE_GROUP_STATE or SHARE_GROUP_STATE in store.topics():
+        from segstore.coordinator.share import state_log
+
+        state_log.forget_topic(store, topic, topic_id)
+
+
 def forget_offsets(store: Store, topic: str) -> None:
-    """Remove a deleted topic's committed offsets, whether or not this process has used a group."""
+    """Remove a deleted topic's committed offsets, and its states of share groups, whether or not this process
+    has used a group.
+    """
     if topic == CONSUMER_OFFSETS or CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.offsets.group_offsets import forget_topic
 
         forget_topic(store, topic)
+    if CONSUMER_OFFSETS in store.topics():
+        from segstore.coordinator.group.coordinator import forget_share_states
+
+        forget_share_states(store, topic)
 
 
 def end_transactions(store: Store) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from segstore.config import arguments
 from segstore.coordinator.inboxes.inboxes import serve_inboxes
-from segstore.coordinator.open import end_transactions, forget_offsets
+from segstore.coordinator.open import end_transactions, forget_topic
 from segstore.files import Files
 from segstore.replication import opening
 from segstore.replication.metadata.voters import given_paths
@@ -66,7 +66,7 @@ def open_replicated(
         inline=inline,
     )
     store = until_unlocked(opened, arguments.seconds("timeout", timeout, 0.0))
-    store.on_topic_deleted(forget_offsets)
+    store.on_topic_deleted(forget_topic)
     end_transactions(store)
     serve_inboxes(store)
     return store

@@ -25,7 +25,10 @@ from segstore.coordinator.group.classic.member import (
 from segstore.coordinator.group.consumers.group import ConsumerGroupInfo, ConsumerState
 from segstore.coordinator.group.consumers.member import JOIN_EPOCH
 from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat, ConsumerMembership
-from segstore.coordinator.group.group_table import GroupTable, Held
+from segstore.coordinator.group.group_table import GroupTable
+from segstore.coordinator.group.held import Held
+from segstore.coordinator.group.share.group import ShareState
+from segstore.coordinator.group.share_requests import ShareRequests
 from segstore.coordinator.offsets.group_offsets import NO_IDS, GroupOffsets
 from segstore.coordinator.offsets.topic import check_group
 from segstore.coordinator.shared import shared
@@ -38,19 +41,20 @@ from segstore.errors import (
     SegstoreError,
     copy_of,
 )
+from segstore.logger import Logger
 from segstore.storage.store.store import Store
 
 T = TypeVar("T")
+log = Logger("segstore")
 
 
-class GroupCoordinator:
+class GroupCoordinator(ShareRequests):
     """Kafka's classic group coordinator (GroupMetadataManager). A store has one, as a shared part."""
 
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
-        self._clock = clock
+        offsets = shared(store, GroupOffsets)
+        super().__init__(GroupTable(store, offsets, self.now), offsets, clock)
         self._config = store._writer().config
-        self._offsets = shared(store, GroupOffsets)
-        self._groups = GroupTable(store, self._offsets, self.now)
         self._offsets.empty_since, self._offsets.swept = self._groups.empty_since, self._groups.sweep
 
     def now(self) -> float:
@@ -234,13 +238,14 @@ class GroupCoordinator:
 
     # --- what others ask -----------------------------------------------------------------------
 
-    def state(self, group_id: str) -> State | ConsumerState:
+    def state(self, group_id: str) -> State | ConsumerState | ShareState:
         """Return the group's state, DEAD where there is no such group."""
         held = self._groups.find(group_id)
         if held is None:
             return State.DEAD
         with held.lock:
-            return held.group.state if held.consumer is None else held.consumer.group.state
+            modern = held.consumer or held.share
+            return held.group.state if modern is None else modern.group.state
 
     def members(self, group_id: str) -> list[MemberInfo]:
         """Return the members of a classic group and their assignments; an empty list where there is no such
@@ -255,21 +260,22 @@ class GroupCoordinator:
         if held is None:
             return None
         with held.lock:
-            return held.group.info() if held.consumer is None else None
+            return None if held.consumer or held.share else held.group.info()
 
     def exists(self, group_id: str) -> bool:
         """Return whether there is a group, of either protocol."""
         return self._groups.find(group_id) is not None
 
     def generation(self, group_id: str) -> int:
-        """Return the group's current generation, which is the epoch of a consumer group; -1 where there is no
-        such group.
+        """Return the group's current generation, which is the epoch of a consumer or share group; -1 if there
+        is no such group.
         """
         held = self._groups.find(group_id)
         if held is None:
             return -1
         with held.lock:
-            return held.group.generation if held.consumer is None else held.consumer.group.epoch
+            modern = held.consumer or held.share
+            return held.group.generation if modern is None else modern.group.epoch
 
     def changes(self, group_id: str) -> int:
         """Return a number that differs whenever a member should ask what changed. Takes no lock."""
@@ -300,8 +306,8 @@ class GroupCoordinator:
         """
 
         def ask(held: Held) -> T:
-            consumer = held.consumer
-            return run(held.group.subscribed() if consumer is None else consumer.group.subscribed())
+            modern = held.consumer or held.share
+            return run(held.group.subscribed() if modern is None else modern.group.subscribed())
 
         return self._groups.ask_held(group_id, ask, make=False)
 
@@ -328,6 +334,15 @@ class GroupCoordinator:
         self._groups.close()
 
 
+def forget_share_states(store: Store, topic: str) -> None:
+    """Delete the states that share groups have of a deleted topic (KIP-932)."""
+    try:
+        if shared(store, GroupOffsets).share_groups():
+            shared(store, GroupCoordinator).forget_share_topics()
+    except SegstoreError as error:
+        log.warning("%s: deleted, but the states of share groups for it are still there: %s", topic, error)
+
+
 def _named(metadata: ConsumerGroupMetadata) -> str:
     if not isinstance(metadata.group_id, str) or not metadata.group_id:
         raise InvalidGroupIdError(f"group_id={metadata.group_id!r}: must be a str that is not empty")
@@ -348,6 +363,8 @@ def _check(
     knows_epochs: bool = True,
 ) -> None:
     _, generation, member_id, instance, _ = metadata
+    if held.share is not None:
+        raise GroupNotFoundError(f"group {metadata.group_id!r} is a share group: it commits no offsets")
     if held.consumer is None:
         held.group.check_commit(generation, member_id, instance, now, transactional)
     else:

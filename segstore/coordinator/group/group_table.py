@@ -11,7 +11,6 @@ thread where no signal handler runs, in the order in which they were made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,76 +24,29 @@ from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.keeper import RETRY_MS, ConsumerSettings, Outside
 from segstore.coordinator.group.consumers.membership import ConsumerMembership
 from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.held import Held
 from segstore.coordinator.group.migration import classic_member, downgrade, stand_in, upgraded
+from segstore.coordinator.group.share.membership import ShareMembership
+from segstore.coordinator.group.share.share_groups import ShareGroups
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.retriable import may_be_written, passes
 from segstore.errors import (
     GroupNotFoundError,
+    InconsistentGroupProtocolError,
     OffsetNotAvailableError,
     SegstoreError,
     StoreClosedError,
 )
 from segstore.logger import Logger
-from segstore.mutex import BoundedLock, Mutex, check_apart
+from segstore.mutex import Mutex, check_apart
 from segstore.storage.store.store import Store
 from segstore.threads import Shelter
 
 T = TypeVar("T")
 _UPGRADES, _DOWNGRADES = ("bidirectional", "upgrade"), ("bidirectional", "downgrade")
 log = Logger("segstore")
-
-
-class Held:
-    """A group and its lock. `group` is the group of the classic protocol, which is empty where there is a
-    `consumer`, the group of KIP-848's. `gone`: the group was dropped, and a thread that waited for the lock
-    must look it up anew. `is_kept`: the log has it. `is_sure`: memory has what the log has; else a write that
-    says what the group is has failed, and may be committed later.
-    """
-
-    def __init__(self, group: Group, is_kept: bool = True) -> None:
-        self.group, self.gone, self.is_kept = group, False, is_kept
-        self.lock = BoundedLock(self._late)
-        self.consumer: ConsumerMembership | None = None
-        self.is_sure = True
-        self._earlier = 0
-
-    def _late(self) -> OffsetNotAvailableError:
-        return OffsetNotAvailableError(
-            f"group {self.group.group_id!r}: an earlier request still waits for the replicas of "
-            "__consumer_offsets, or for a disk"
-        )
-
-    @property
-    def changes(self) -> int:
-        """Return a number that grows with each change of which members may have to know."""
-        return self._earlier + (self.group if self.consumer is None else self.consumer).changes
-
-    def count(self, more: int) -> None:
-        """Count so many changes more."""
-        self._earlier += more
-
-    def become(self, group: Group, consumer: ConsumerMembership | None = None) -> None:
-        """Be another group from now on, which is a change."""
-        before = self.changes
-        self.group, self.consumer = group, consumer
-        self.count(before + 1 - self.changes)
-
-    @property
-    def has_members(self) -> bool:
-        return bool(self.group.members or (self.consumer is not None and self.consumer.group.members))
-
-    def expire(self, now: float) -> None:
-        """Remove members whose sessions have ended."""
-        self.group.expire(now)
-        if self.consumer is not None:
-            self.consumer.expire(now)
-
-    def due(self) -> float:
-        """Return when `expire` has something to do next."""
-        consumers = math.inf if self.consumer is None else self.consumer.due()
-        return min(self.group.due(), consumers)
 
 
 class GroupTable:
@@ -109,6 +61,7 @@ class GroupTable:
         self._most_changes = 0  # of the groups that were forgotten
         self._closed = False
         self._seen = Topics({})
+        self.shares = ShareGroups(store, offsets, self.topics)
         self._alarm = Alarm(store._context.scheduler, clock, self.run_due)
         self._shelter = Shelter("segstore-groups")
 
@@ -237,6 +190,8 @@ class GroupTable:
         StorageError.
         """
         consumer = held.consumer
+        if held.share is not None:
+            raise InconsistentGroupProtocolError(f"group {held.group.group_id!r} is a share group")
         if consumer is None:
             return held.group.join(joining, now)
         if consumer.group.members:
@@ -258,6 +213,8 @@ class GroupTable:
         """
         if held.consumer is not None:
             return run(held.consumer)
+        if held.share is not None:
+            raise GroupNotFoundError(f"group {held.group.group_id!r} is a share group, no consumer group")
         classic = held.group
         changes = self._upgrade(classic) if classic.members else []
         consumer = self._membership(held, classic.group_id, changes)
@@ -269,6 +226,32 @@ class GroupTable:
             raise
         self._become_consumers(held, consumer)
         return found
+
+    def as_share(self, held: Held, run: Callable[[ShareMembership], T]) -> T:
+        """Return what `run` returns of a share group; a new one is made if the log has no group of this id.
+        The caller has the group's lock. Raises GroupNotFoundError for a group of another kind, also for one
+        without members.
+        """
+        if held.share is not None:
+            return run(held.share)
+        group_id = held.group.group_id
+        if held.consumer or held.has_members or held.group.pending or self._offsets.has(group_id):
+            raise GroupNotFoundError(f"group {group_id!r} is not a share group")
+        share = self._share(held)
+        try:
+            found = run(share)
+        except SegstoreError:
+            if not held.is_sure or self._offsets.share(group_id):
+                held.become(held.group, share=share)  # what was written counts
+            else:
+                self.drop(held)  # a group that nobody could join is none
+            raise
+        held.become(held.group, share=share)
+        return found
+
+    def _share(self, held: Held) -> ShareMembership:
+        """Return what the log has of a share group."""
+        return self.shares.made(held.group.group_id, partial(self._write_sure, held), self._clock())
 
     def _become_consumers(self, held: Held, consumer: ConsumerMembership) -> None:
         """Let a classic group be this consumer group, which has taken its members over."""
@@ -294,7 +277,7 @@ class GroupTable:
                 f"group {group.group_id!r} has {len(group.members)} members of the classic protocol, and "
                 f"group.consumer.max.size is {most}"
             )
-        return upgraded(group, self._topics())
+        return upgraded(group, self.topics())
 
     def _downgrade(self, held: Held, leaving: Collection[str], replaced: Member | None = None) -> None:
         """Make a classic group of a consumer group, of the members that do not leave, and of `replaced`.
@@ -312,7 +295,7 @@ class GroupTable:
                 members.append(known or classic_member(member, classic, now))
                 is_stable &= member.is_reconciled_to(consumer.group.epoch)
         group = self._empty(consumer.group.group_id)
-        assignments = downgrade(consumer.group, group, members, self._topics())
+        assignments = downgrade(consumer.group, group, members, self.topics())
         record = keep(group, assignments, self._store._context.clock())
         self._write_sure(held, lambda: self._offsets.write_group(record, ends_consumer=True))
         held.become(group)
@@ -343,10 +326,10 @@ class GroupTable:
         group.replay(unwritten)
         timing = partial(self._settings.timing, group_id)
         clock = self._store._context.clock
-        outside = Outside(write, partial(self._downgrade, held), self._topics, clock, timing)
+        outside = Outside(write, partial(self._downgrade, held), self.topics, clock, timing)
         return ConsumerMembership(group, outside, settings, self._clock())
 
-    def _topics(self) -> Topics:
+    def topics(self) -> Topics:
         """Return the store's topics, the same object until one of them changes."""
         infos = self._store._side.topics
         if infos is not self._seen.infos:
@@ -386,12 +369,15 @@ class GroupTable:
 
     def _restored(self, group_id: str) -> Held:
         held = Held(self._empty(group_id))
-        held.become(*self._read(held))
+        group, consumer = self._read(held)
+        has_share = consumer is None and bool(self._offsets.share(group_id))
+        held.become(group, consumer, self._share(held) if has_share else None)
         held.is_kept = self._is_kept(held)
         return held
 
     def _is_kept(self, held: Held) -> bool:
-        return held.consumer is not None or self._offsets.group(held.group.group_id) is not None
+        is_modern = held.consumer is not None or held.share is not None
+        return is_modern or self._offsets.group(held.group.group_id) is not None
 
     def _read(self, held: Held) -> tuple[Group, ConsumerMembership | None]:
         """Return what the log has of a group, of either protocol."""
@@ -418,6 +404,9 @@ class GroupTable:
         if held.is_sure:
             return
         self._offsets.check_decided(held.group.group_id)
+        if held.share is not None:
+            self._read_share(held, held.share)
+            return
         before, (group, consumer) = held.consumer, self._read(held)
         if consumer is not None:
             if before is not None:
@@ -427,6 +416,14 @@ class GroupTable:
             held.become(group)
         held.is_sure = True
         self._drop_unkept(held)  # what would have made it a group may be lost
+
+    def _read_share(self, held: Held, before: ShareMembership) -> None:
+        share = self._share(held) if self._offsets.share(held.group.group_id) else None
+        if share is not None:
+            share.go_on(before, self._clock())
+        held.become(held.group, share=share)
+        held.is_sure = True
+        self._drop_unkept(held)
 
     def _empty(self, group_id: str) -> Group:
         return Group(

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from segstore.coordinator.offsets.consumer_schema import consumer_key
 from segstore.coordinator.offsets.schema import group_key, offset_key
+from segstore.coordinator.offsets.share_schema import share_key
 from segstore.coordinator.offsets.state import GroupState, OffsetsState, load
 from segstore.coordinator.offsets.topic import TOPIC, OffsetsTopic, Writer, check_group
 from segstore.coordinator.retriable import may_be_written
@@ -135,9 +136,11 @@ class OffsetsCache:
         """Write tombstones of offsets; with `whole` those of the group's membership too."""
         held = state.groups.get(group, GroupState())
         members = list(held.consumer) if whole else []
+        shares = list(held.share) if whole else []
         is_classic = whole and held.record is not None
         keys = [offset_key(group, tp) for tp in sorted(gone)] + [group_key(group)] * is_classic
         keys += [consumer_key(group, each) for each in members]
+        keys += [share_key(group, each) for each in shares]
         if not keys:
             return
         first = writer.write(keys, [None] * len(keys))
@@ -147,3 +150,5 @@ class OffsetsCache:
             state.put_group(group, None)
         for each in members:
             state.put_consumer(group, each, None)
+        for share in shares:
+            state.put_share(group, share, None)

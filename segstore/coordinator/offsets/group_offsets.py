@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from segstore.coordinator.offsets.cache import OffsetsCache, Partition
+from segstore.coordinator.offsets.cache import Partition
 from segstore.coordinator.offsets.consumer_schema import (
     Change,
     RecordKey,
@@ -31,6 +31,7 @@ from segstore.coordinator.offsets.schema import (
     offset_key,
     offset_value,
 )
+from segstore.coordinator.offsets.share_records import ShareRecords
 from segstore.coordinator.offsets.state import EmptySince, GroupState, Held, OffsetsState, expired
 from segstore.coordinator.offsets.topic import TOPIC, Writer, check_group, check_offsets, positions
 from segstore.coordinator.shared import existing, shared
@@ -49,7 +50,7 @@ from segstore.storage.store.store import Store
 _MINUTE_MS = 60_000
 
 
-class OffsetsCleanup(OffsetsCache):
+class OffsetsCleanup(ShareRecords):
     """The part of `GroupOffsets` that deletes offsets."""
 
     def __init__(self, store: Store) -> None:

@@ -3,7 +3,8 @@
 On disk: OffsetCommitKey v1 (v0 is read), OffsetCommitValue v4, which has the topic's id, or v3 for a topic
 without one (v0 to v4 are read; Kafka reads v4 since KIP-915), GroupMetadataKey v2, GroupMetadataValue v3 (v0
 to v4 are read); a null value is a tombstone. The first int16 of a key says which it is: 0 and 1 an offset, 2
-a group; those above are of the newer group protocols (KIP-848, see `consumer_schema`; KIP-932, KIP-1071).
+a group; those above are of the newer group protocols (KIP-848, see `consumer_schema`; KIP-932, see
+`share_schema`; KIP-1071).
 Threads: any; values and functions without state.
 """
 
@@ -14,6 +15,12 @@ from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.coordinator.offsets.consumer_schema import KINDS, ConsumerKey, Kind, parse_consumer_key
+from segstore.coordinator.offsets.share_schema import (
+    SHARE_KINDS,
+    ShareGroupKey,
+    ShareKind,
+    parse_share_key,
+)
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.protocol.codec import structs
 from segstore.protocol.record_codec import decode_key, decode_value, encode_key, encode_value, kind_of
@@ -44,7 +51,7 @@ class ForeignKey(NamedTuple):
     kind: int
 
 
-Key = OffsetKey | GroupKey | ConsumerKey | ForeignKey
+Key = OffsetKey | GroupKey | ConsumerKey | ShareGroupKey | ForeignKey
 
 
 class Commit(NamedTuple):
@@ -144,6 +151,8 @@ def parse_key(data: bytes) -> Key:
         return OffsetKey(key.group, TopicPartition(key.topic, key.partition))
     if kind in KINDS:
         return parse_consumer_key(Kind(kind), data)
+    if kind in SHARE_KINDS:
+        return parse_share_key(ShareKind(kind), data)
     group = decode_key("GroupMetadataKey", data).group  # keys of all kinds begin with the group
     return GroupKey(group) if kind == GROUP_KEY else ForeignKey(group, kind)
 

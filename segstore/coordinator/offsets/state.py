@@ -33,6 +33,12 @@ from segstore.coordinator.offsets.schema import (
     parse_key,
     parse_offset,
 )
+from segstore.coordinator.offsets.share_schema import (
+    ShareGroupKey,
+    ShareRecordKey,
+    ShareValue,
+    parse_share_value,
+)
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
 from segstore.storage.store.last_records import LastRecord
@@ -48,20 +54,22 @@ class Held(NamedTuple):
 
 class GroupState:
     """A group's offsets and membership: `record` of a classic group, `consumer` of a consumer group
-    (KIP-848). `refused`: by key, why a record of the group can't be used; `foreign`: by key, the types of its
-    records of a group protocol that is not known here.
+    (KIP-848), `share` of a share group (KIP-932). `refused`: by key, why a record of the group can't be used;
+    `foreign`: by key, the types of its records of a group protocol that is not known here.
     """
 
     def __init__(self) -> None:
         self.offsets: dict[TopicPartition, Held] = {}
         self.record: GroupRecord | None = None
         self.consumer: dict[RecordKey, Value] = {}
+        self.share: dict[ShareRecordKey, ShareValue] = {}
         self.refused: dict[bytes, str] = {}
         self.foreign: dict[bytes, int] = {}
 
     @property
     def empty(self) -> bool:
-        return not (self.offsets or self.record or self.consumer or self.refused or self.foreign)
+        known = self.offsets or self.record or self.consumer or self.share
+        return not (known or self.refused or self.foreign)
 
     @property
     def has_consumers(self) -> bool:
@@ -146,6 +154,14 @@ class OffsetsState:
             self.groups.setdefault(group, GroupState()).consumer[key] = value
         elif group in self.groups:
             self.groups[group].consumer.pop(key, None)
+            self._forget_empty(group)
+
+    def put_share(self, group: str, key: ShareRecordKey, value: ShareValue | None) -> None:
+        """Apply a record of a share group; None is its tombstone."""
+        if value is not None:
+            self.groups.setdefault(group, GroupState()).share[key] = value
+        elif group in self.groups:
+            self.groups[group].share.pop(key, None)
             self._forget_empty(group)
 
     def put_foreign(self, group: str, key: bytes, kind: int) -> None:
@@ -278,6 +294,9 @@ def _put(state: OffsetsState, data: bytes, key: Key, record: LastRecord, produce
     if isinstance(key, ConsumerKey):
         parsed = None if value is None else parse_consumer_value(key.record.kind, value)
         state.put_consumer(*key, parsed)
+    elif isinstance(key, ShareGroupKey):
+        held = None if value is None else parse_share_value(key.record.kind, value)
+        state.put_share(*key, held)
     elif isinstance(key, ForeignKey):
         if value is not None:
             state.put_foreign(key.group, data, key.kind)

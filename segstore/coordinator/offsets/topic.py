@@ -16,6 +16,7 @@ from segstore.config import StoreConfig, arguments
 from segstore.coordinator.java_hash import partition_among
 from segstore.coordinator.offsets.consumer_schema import RecordKey, Value
 from segstore.coordinator.offsets.schema import Commit, GroupRecord
+from segstore.coordinator.offsets.share_schema import ShareRecordKey, ShareValue
 from segstore.coordinator.offsets.state import Held, OffsetsState, load
 from segstore.coordinator.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
@@ -252,6 +253,9 @@ class ReadOffsets:
 
     def consumer(self, group: str) -> dict[RecordKey, Value]:
         return self._of(group).known(group).consumer
+
+    def share(self, group: str) -> dict[ShareRecordKey, ShareValue]:
+        return self._of(group).known(group).share
 
     def _of(self, group: str) -> OffsetsState:
         return next((state for state in self._states if group in state.names()), OffsetsState())

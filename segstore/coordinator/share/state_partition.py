@@ -18,7 +18,7 @@ from segstore.coordinator.retriable import may_be_written
 from segstore.coordinator.share.core.durable import StateDelta
 from segstore.coordinator.share.core.values import Durable
 from segstore.coordinator.share.keys import ShareKey
-from segstore.coordinator.share.state_requests import StateRequest, StateTerms
+from segstore.coordinator.share.state_requests import Ahead, StateRequest, StateTerms, ahead_of
 from segstore.coordinator.share.state_schema import StateKind, snapshot_value, state_key, update_value
 from segstore.coordinator.share.state_table import StateChange, StateTable, load
 from segstore.coordinator.share.state_topic import TOPIC, StateTopic, StateWriter
@@ -52,6 +52,7 @@ class StatePartition:
 
     def __init__(self, number: int, topic: StateTopic, config: StoreConfig, clock: Clock) -> None:
         self.number, self._topic, self._config, self._clock = number, topic, config, clock
+        self._updates_per_snapshot = config.share_coordinator_snapshot_update_records_per_snapshot
         self._lock = BoundedLock(self._late)
         self._queue: deque[Sequence[StateRequest]] = deque()
         self._table: StateTable | None = None
@@ -82,10 +83,10 @@ class StatePartition:
             return self._table
         source = self._topic.log(self.number)
         if source is None:
-            return StateTable()  # no table is kept of a missing topic
+            return StateTable(self._updates_per_snapshot)  # no table is kept of a missing topic
         source.check_committed()
         is_sure = self._is_sure or source.shows_all  # before the log is read
-        table = load(source)
+        table = load(source, self._updates_per_snapshot)
         if is_sure and not self._is_writing:
             self._table, self._is_sure = table, True
         return table
@@ -123,8 +124,8 @@ class StatePartition:
         while waiting:
             self._check_decided()
             table, now = self._loaded(), self._clock()
-            updates = self._config.share_coordinator_snapshot_update_records_per_snapshot
-            drafted = self._draft(table, waiting, StateTerms(now, updates, self._topic.check_source))
+            terms = StateTerms(now, self._updates_per_snapshot, self._topic.check_source)
+            drafted = self._draft(table, waiting, terms)
             if drafted:
                 self._append(table, drafted, now)
 
@@ -140,20 +141,20 @@ class StatePartition:
         need none, or are refused, get their outcomes.
         """
         drafted: list[_Drafted] = []
-        last: dict[ShareKey, tuple[StateChange, int]] = {}
+        ahead: dict[ShareKey, Ahead] = {}
         while waiting:
             request = waiting[0]
             try:
                 held = table.find(request.key)
-                before, ahead = last.get(request.key, (None, 0))
-                if before is not None and not request.may_follow(before, held, ahead, terms):
+                before = ahead.get(request.key)
+                if before is not None and not request.may_follow(held, before, terms):
                     break
-                change = request.change(held, ahead, terms)
+                change = request.change(held, before, terms)
                 if change is None:
                     request.end()
                 else:
                     drafted.append(_encoded(request, change))
-                    last[request.key] = change, ahead + 1
+                    ahead[request.key] = ahead_of(held, before, change)
             except SegstoreError as error:
                 request.end(error)
             waiting.popleft()

@@ -8,10 +8,9 @@ this thread, one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from typing import NamedTuple
 
-from segstore.coordinator.share.core.durable import StateDelta, apply_update, combine
+from segstore.coordinator.share.core.durable import StateDelta, apply_update, changed, combine
 from segstore.coordinator.share.core.values import Durable, RecordState, StateBatch
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.state_table import ShareState, StateChange
@@ -23,8 +22,9 @@ from segstore.errors import (
 )
 
 UNKNOWN = -1
-"""Stands for an epoch that is not compared, a start that does not change, and a count that is not known."""
+"""Stands for a start that does not change, and for a count that is not known."""
 _NUMBERS = ("state epoch", "leader epoch", "start", "complete count")
+_LEAST = (0, 0, UNKNOWN, UNKNOWN)
 DURABLE_STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
 
 
@@ -39,10 +39,34 @@ class StateTerms(NamedTuple):
     check_source: Callable[[ShareKey], None]
 
 
+class Ahead(NamedTuple):
+    """The updates of a share partition that stand earlier in the same append: their number, and the state
+    after them but for its batches; `head` is None if there is another record that no update may follow.
+    """
+
+    head: Durable | None
+    updates: int
+
+
+def ahead_of(held: ShareState | None, before: Ahead | None, change: StateChange) -> Ahead:
+    """Return what stands ahead of the next request, after a change."""
+    head = _head(held, before)
+    if change.delta is None or head is None:
+        return Ahead(None, 0)
+    return Ahead(changed(head, change.delta), 1 if before is None else before.updates + 1)
+
+
+def _head(held: ShareState | None, before: Ahead | None) -> Durable | None:
+    if before is not None:
+        return before.head
+    return None if held is None else held.fold.head
+
+
 class Update(NamedTuple):
     """A change of a share partition's state (Kafka: WriteShareGroupState). `start` is the start offset before
-    the change, -1 if it is not known, `complete` the count after it. `lead`: a share partition's leader makes
-    its epoch known, and nothing is written if the state has this epoch.
+    the change, -1 if it is not known, `complete` the count after it. With `lead` the record has the
+    `leader_epoch` that is given, else that of the state (Kafka: ReadShareGroupState); and no record is
+    written if the epoch is known, and nothing else changes.
     """
 
     state_epoch: int
@@ -68,14 +92,14 @@ class StateRequest:
         """Note the outcome."""
         self.error, self.is_done = error, True
 
-    def change(self, held: ShareState | None, ahead: int, terms: StateTerms) -> StateChange | None:
-        """Return the record to write, None if none is needed. `ahead`: how many updates of the share
-        partition stand before it in the same append. Raises SegstoreError: the request is refused.
+    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
+        """Return the record to write, None if none is needed. Raises SegstoreError: the request is
+        refused.
         """
         raise NotImplementedError
 
-    def may_follow(self, other: StateChange, held: ShareState | None, ahead: int, terms: StateTerms) -> bool:
-        """Return whether this request may be in one append with another change of its share partition."""
+    def may_follow(self, held: ShareState | None, ahead: Ahead, terms: StateTerms) -> bool:
+        """Return whether this request may be in one append with others of its share partition."""
         return False
 
 
@@ -88,32 +112,51 @@ class UpdateRequest(StateRequest):
         super().__init__(key)
         self.update = update
 
-    def change(self, held: ShareState | None, ahead: int, terms: StateTerms) -> StateChange | None:
-        state = _initialised(self.key, held)
-        update = self.update
-        _check_numbers(self.key, update)
-        _check_state_epoch(self.key, state, update.state_epoch)
-        if UNKNOWN != update.leader_epoch < state.leader_epoch:
-            raise FencedLeaderEpochError(
-                f"share partition {self.key}: leader epoch {update.leader_epoch} is below "
-                f"{state.leader_epoch}, which is known"
-            )
+    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
+        _check_numbers(self.key, self.update)
+        state = _head(held, ahead)
+        if held is None or state is None:
+            raise _not_initialised(self.key)
+        self._check_epochs(held, state)
         terms.check_source(self.key)
-        if update.lead and update.leader_epoch in (UNKNOWN, state.leader_epoch) and not update.batches:
+        if self._says_nothing(max(held.leader_epoch, state.leader_epoch), state):
             return None
-        batches = combine((), update.batches, update.start)
-        delta = StateDelta(state.snapshot_epoch, update.leader_epoch, update.start, update.complete, batches)
-        assert held is not None
-        if held.updates + ahead < terms.updates_per_snapshot:
+        delta = self._delta(state)
+        if held.updates + (0 if ahead is None else ahead.updates) < terms.updates_per_snapshot:
             return StateChange(self.key, delta=delta)
         whole = apply_update(held.fold.state, delta)
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
-    def may_follow(self, other: StateChange, held: ShareState | None, ahead: int, terms: StateTerms) -> bool:
-        """An update may follow others of the same leader, unless a snapshot is due, which needs them all."""
-        if held is None or other.delta is None or other.delta.leader_epoch != self.update.leader_epoch:
-            return False
-        return held.updates + ahead < terms.updates_per_snapshot
+    def may_follow(self, held: ShareState | None, ahead: Ahead, terms: StateTerms) -> bool:
+        """An update may follow others, unless a snapshot is due, which needs them all."""
+        return (
+            held is not None
+            and ahead.head is not None
+            and held.updates + ahead.updates < terms.updates_per_snapshot
+        )
+
+    def _check_epochs(self, held: ShareState, state: Durable) -> None:
+        known, update = max(held.leader_epoch, state.leader_epoch), self.update
+        if update.leader_epoch < known:
+            raise FencedLeaderEpochError(
+                f"share partition {self.key}: leader epoch {update.leader_epoch} is below {known}, which is "
+                "known"
+            )
+        _check_state_epoch(self.key, held, update.state_epoch)
+
+    def _says_nothing(self, leader_epoch: int, state: Durable) -> bool:
+        update = self.update
+        is_known = update.lead and update.leader_epoch == leader_epoch
+        return is_known and not update.batches and update.start <= state.start
+
+    def _delta(self, state: Durable) -> StateDelta:
+        """Return the update with the start and count that the state has after it."""
+        update = self.update
+        leader_epoch = update.leader_epoch if update.lead else state.leader_epoch
+        delta = StateDelta(state.snapshot_epoch, leader_epoch, update.start, update.complete)
+        after = changed(state, delta)
+        batches = combine((), update.batches, after.start)
+        return delta._replace(start=after.start, complete=after.complete, batches=batches)
 
 
 class InitialiseRequest(StateRequest):
@@ -125,11 +168,11 @@ class InitialiseRequest(StateRequest):
         super().__init__(key)
         self.state_epoch, self.start = state_epoch, start
 
-    def change(self, held: ShareState | None, ahead: int, terms: StateTerms) -> StateChange | None:
+    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
         state = None if held is None else held.fold.head
         _check_least(self.key, (("state epoch", self.state_epoch, 0), ("start", self.start, UNKNOWN)))
-        if state is not None:
-            _check_state_epoch(self.key, state, self.state_epoch)
+        if held is not None:
+            _check_state_epoch(self.key, held, self.state_epoch)
         terms.check_source(self.key)
         epoch = 0 if state is None else state.snapshot_epoch + 1
         complete = UNKNOWN if self.start == UNKNOWN else 0
@@ -146,9 +189,11 @@ class RaiseRequest(StateRequest):
         super().__init__(key)
         self.state_epoch, self.state = state_epoch, state
 
-    def change(self, held: ShareState | None, ahead: int, terms: StateTerms) -> StateChange | None:
-        known, new = _initialised(self.key, held), self.state
-        _check_state_epoch(self.key, known, self.state_epoch)
+    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
+        new, known = self.state, None if held is None else held.fold.head
+        if held is None or known is None:
+            raise _not_initialised(self.key)
+        _check_state_epoch(self.key, held, self.state_epoch)
         _check_numbers(self.key, Update(self.state_epoch, new.leader_epoch, *new[3:6]))
         snapshot = new._replace(
             snapshot_epoch=known.snapshot_epoch,
@@ -169,7 +214,7 @@ class ColdRequest(StateRequest):
         super().__init__(key)
         self.before = before
 
-    def change(self, held: ShareState | None, ahead: int, terms: StateTerms) -> StateChange | None:
+    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
         state = None if held is None else held.fold.state
         if state is None or state.written_ms > self.before:
             return None
@@ -181,7 +226,7 @@ class TombstoneRequest(StateRequest):
 
     __slots__ = ()
 
-    def change(self, held: ShareState | None, ahead: int, terms: StateTerms) -> StateChange | None:
+    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
         return None if held is None else StateChange(self.key)
 
 
@@ -189,23 +234,20 @@ def _next(state: Durable, now: int) -> Durable:
     return state._replace(snapshot_epoch=state.snapshot_epoch + 1, written_ms=now)
 
 
-def _initialised(key: ShareKey, held: ShareState | None) -> Durable:
-    state = None if held is None else held.fold.head
-    if state is None:
-        raise InvalidRequestError(f"share partition {key} is not initialised")
-    return state
+def _not_initialised(key: ShareKey) -> InvalidRequestError:
+    return InvalidRequestError(f"share partition {key} is not initialised")
 
 
-def _check_state_epoch(key: ShareKey, state: Durable, epoch: int) -> None:
-    if UNKNOWN != epoch < state.state_epoch:
+def _check_state_epoch(key: ShareKey, held: ShareState, epoch: int) -> None:
+    if epoch < held.state_epoch:
         raise FencedStateEpochError(
-            f"share partition {key}: state epoch {epoch} is below {state.state_epoch}, which is known"
+            f"share partition {key}: state epoch {epoch} is below {held.state_epoch}, which is known"
         )
 
 
 def _check_numbers(key: ShareKey, update: Update) -> None:
     """Raise InvalidRequestError for numbers that no state has."""
-    _check_least(key, zip(_NUMBERS, update[:4], repeat(UNKNOWN), strict=False))
+    _check_least(key, zip(_NUMBERS, update[:4], _LEAST, strict=True))
     for batch in update.batches:
         first, last, state, count = batch
         if not 0 <= first <= last or state not in DURABLE_STATES or count < 0:

@@ -38,20 +38,25 @@ class StateChange(NamedTuple):
 
 
 class ShareState:
-    """A share partition: `fold` is its state, `updates` the number of ShareUpdate records after its last
-    snapshot. `newer` says why it can't be used: a record of it has a newer version.
+    """A share partition: `fold` is its state, `updates` the number of ShareUpdate records since a snapshot
+    was due. `state_epoch` and `leader_epoch` are the highest of all records; the state may have lower ones.
+    `newer` says why the share partition can't be used: a record of it has a newer version.
     """
 
-    __slots__ = ("fold", "newer", "updates")
+    __slots__ = ("fold", "leader_epoch", "newer", "state_epoch", "updates")
 
     def __init__(self) -> None:
         self.fold, self.updates, self.newer = Fold(), 0, ""
+        self.state_epoch = self.leader_epoch = -1
 
 
 class StateTable:
-    """The share partitions by key. `prune` is the point up to which the log is not needed."""
+    """The share partitions by key. `prune` is the point up to which the log is not needed. A snapshot is due
+    after `updates_per_snapshot` updates.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, updates_per_snapshot: int) -> None:
+        self.updates_per_snapshot = updates_per_snapshot
         self._states: dict[ShareKey, ShareState] = {}
         self.prune: PrunePoint[ShareKey] = PrunePoint()
 
@@ -92,16 +97,30 @@ class StateTable:
         if kind is StateKind.SNAPSHOT:
             self.prune.snapshot(key, at)
 
+    def skip(self, key: ShareKey, updates: int) -> None:
+        """Count updates that a snapshot follows, and that are not applied for this reason."""
+        if key in self._states:
+            self._states[key].updates += updates
+
+    def leader_epoch(self, key: ShareKey) -> int:
+        """Return the highest leader epoch of a share partition; -1 if it has no state."""
+        return self._states[key].leader_epoch if key in self._states else -1
+
     def _put(self, key: ShareKey, snapshot: Durable, at: int) -> None:
         held = self._states.setdefault(key, ShareState())
         held.fold.snapshot(snapshot)
-        held.updates, held.newer = 0, ""
+        held.newer = ""
+        if held.updates >= self.updates_per_snapshot:  # else the snapshot came by itself, and counts for none
+            held.updates = 0
+        held.state_epoch = max(held.state_epoch, snapshot.state_epoch)
+        held.leader_epoch = max(held.leader_epoch, snapshot.leader_epoch)
         self.prune.snapshot(key, at)
 
     def _update(self, key: ShareKey, delta: StateDelta) -> None:
         held = self._states.setdefault(key, ShareState())
         held.fold.update(delta)
         held.updates += 1
+        held.leader_epoch = max(held.leader_epoch, delta.leader_epoch)
 
 
 # --- load ------------------------------------------------------------------------------------------
@@ -111,20 +130,20 @@ _MOST_WAITING = 4096
 """Updates of a share partition that wait to be decoded: more than Kafka ever writes before a snapshot."""
 
 
-def load(source: PartitionLog) -> StateTable:
+def load(source: PartitionLog, updates_per_snapshot: int) -> StateTable:
     """Return the table that the log gives up to its present end; log one warning if records are skipped.
     Raises CorruptRecordError, StorageError.
     """
-    table, unreadable = understand(source)
+    table, unreadable = understand(source, updates_per_snapshot)
     warn(source, "a share partition's", unreadable)
     return table
 
 
-def understand(source: PartitionLog) -> tuple[StateTable, list[Unreadable]]:
+def understand(source: PartitionLog, updates_per_snapshot: int = 500) -> tuple[StateTable, list[Unreadable]]:
     """Return the table, and the records that can't be read and are not overtaken by a snapshot. Raises
     CorruptRecordError, StorageError.
     """
-    loading = _Loading()
+    loading = _Loading(updates_per_snapshot)
     for records in reads(source, source.start_offset, source.end_offset):
         loading.take(records)
     return loading.finish()
@@ -153,8 +172,8 @@ class _Waiting:
 class _Loading:
     """A table while its log is read."""
 
-    def __init__(self) -> None:
-        self.table = StateTable()
+    def __init__(self, updates_per_snapshot: int) -> None:
+        self.table = StateTable(updates_per_snapshot)
         self._nobody: list[Unreadable] = []
         self._by_key: dict[ShareKey, _Waiting] = {}
         self._by_bytes: dict[bytes, _Waiting] = {}
@@ -205,8 +224,9 @@ class _Loading:
         except ValueError as error:
             found.junk.append(Unreadable(at, str(error)))
         else:
-            if snapshot is not None and found.exceeds(snapshot.leader_epoch):
+            if found.exceeds(self.table.leader_epoch(found.key)):
                 self._settle(found)
+            self.table.skip(found.key, len(found.updates))
             found.updates.clear()
             found.junk.clear()
             self.table.apply(StateChange(found.key, snapshot), at)

@@ -226,7 +226,7 @@ class Store(PublicNames):
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
         self._clients = Clients(context.root)
-        self._when_deleted: list[Callable[[Store, str], None]] = []
+        self._when_deleted: list[Callable[[Store, str, str], None]] = []
 
     def __repr__(self) -> str:
         return f"<Store {self._context.root} mode={'rw' if self._context.writable else 'r'}>"
@@ -408,19 +408,22 @@ class Store(PublicNames):
             # Also where the deletion failed midway: the next open does the rest, and the name may be used
             # again.
             if writer.topics is not topics_before and name not in writer.topics:
-                self._forget(name)
+                info = topics_before.get(name)
+                self._forget(name, "" if info is None else info.topic_id)
 
     @calls_out
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str, topic_id: str = "") -> None:
         """Forget a deleted topic's logs, also in layers above: a new topic of that name must not get them."""
         for key in self._logs.keys():  # noqa: SIM118  a list: handlers and other threads may ask for logs meanwhile
             if key[0] == name:
                 self._logs.pop(key)
         for forget in self._when_deleted:
-            forget(self, name)
+            forget(self, name, topic_id)
 
-    def on_topic_deleted(self, forget: Callable[[Store, str], None]) -> None:
-        """Have `forget(store, topic)` called after each deletion of a topic here. It raises nothing."""
+    def on_topic_deleted(self, forget: Callable[[Store, str, str], None]) -> None:
+        """Have `forget(store, topic, topic_id)` called after each deletion of a topic here. It raises
+        nothing; the id is "" if it was not known.
+        """
         self._when_deleted.append(forget)
 
     def _announce(self, address: str) -> None:

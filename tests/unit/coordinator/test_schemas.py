@@ -215,14 +215,14 @@ def test_what_is_not_known_is_refused_by_name_and_keeps_nobody_else(store_dir: P
 
 
 def test_groups_of_unknown_protocols_can_be_looked_at(store_dir: Path) -> None:
-    key = int16(11) + string("g")  # a share group's
+    key = int16(17) + string("g")  # a streams group's
     with opened(store_dir, offsets_topic_num_partitions=1) as store:
         offsets_of(store).commit("g", {tp(): at(1)})
-        write_raw(store, (key, int16(0) + int32(4)), (int16(10) + string("g") + string("m"), int16(0)))
+        write_raw(store, (key, int16(0) + int32(4)), (int16(18) + string("g") + string("m"), int16(0)))
         fresh = GroupOffsets(store)
         assert fresh.fetch("g") == {tp(): at(1)}
         with pytest.raises(
-            UnsupportedVersionError, match=r"newer group protocol \(record types \[10, 11\]\)"
+            UnsupportedVersionError, match=r"newer group protocol \(record types \[17, 18\]\)"
         ):
             fresh.write_group(record("g"))
     with segstore.open(store_dir, mode="r") as reader:

@@ -1,4 +1,4 @@
-"""Settings of share groups: what is refused, and what holds for a group of its own settings and its store's."""
+"""Settings of share groups: what is refused, and what holds of those of a group and of its store."""
 
 from __future__ import annotations
 

@@ -48,13 +48,12 @@ class Acquisition:
         flight, self._end = self._flight, end
         at = begin = max(begin, flight.start)
         for batch in batches:
-            first = max(batch.base, flight.start)
+            first = max(batch.base, at)
             if batch.last < first:
                 continue
             last = self._reach(batch.last)
             if self._taken >= self._want or last < first:
                 break
-            begin = min(begin, first)
             self._vanished(at, first - 1)
             self._archive(aborted, first, last)
             if not self._take(first, last) or last < batch.last:

@@ -20,8 +20,8 @@ _MOST_PENDING = 1024
 
 
 class StateDelta(NamedTuple):
-    """The content of a ShareUpdate record: what has changed since the snapshot `snapshot_epoch`. `start` -1
-    and `complete` -1: as before.
+    """The content of a ShareUpdate record: what has changed since the snapshot `snapshot_epoch`. `start` -1:
+    as before.
     """
 
     snapshot_epoch: int
@@ -98,26 +98,16 @@ def _add(runs: list[StateBatch], run: StateBatch) -> None:
 # --- records ---------------------------------------------------------------------------------------
 
 
-def apply_snapshot(stored: Durable | None, snapshot: Durable) -> Durable:
-    """Return the state after a ShareSnapshot, which replaces what is stored; but no epoch goes down."""
-    if stored is None:
-        return snapshot
-    return snapshot._replace(
-        state_epoch=max(stored.state_epoch, snapshot.state_epoch),
-        leader_epoch=max(stored.leader_epoch, snapshot.leader_epoch),
-    )
-
-
 def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
     """Return the state after a ShareUpdate: its batches are combined with those that are stored. Without a
     snapshot it is taken as it is.
     """
-    changed = _changed(stored, delta)
+    after = changed(stored, delta)
     before = () if stored is None else stored.batches
-    return changed._replace(batches=combine(before, delta.batches, changed.start))
+    return after._replace(batches=combine(before, delta.batches, after.start))
 
 
-def _changed(stored: Durable | None, delta: StateDelta) -> Durable:
+def changed(stored: Durable | None, delta: StateDelta) -> Durable:
     """Return the state after a delta but for its batches. The count belongs to the start: of two counts for
     one start the larger is the newer, since writes may overtake each other.
     """
@@ -155,13 +145,13 @@ class Fold:
         return self._state
 
     def snapshot(self, snapshot: Durable) -> None:
-        """Apply a ShareSnapshot."""
+        """Apply a ShareSnapshot, which replaces what came before."""
         self._pending.clear()
-        self._state, self._changed = apply_snapshot(self._state, snapshot), False
+        self._state, self._changed = snapshot, False
 
     def update(self, delta: StateDelta) -> None:
         """Apply a ShareUpdate."""
-        self._state, self._changed = _changed(self._state, delta), True
+        self._state, self._changed = changed(self._state, delta), True
         self._pending += delta.batches
         if len(self._pending) > _MOST_PENDING + len(self._state.batches):
             _ = self.state

@@ -43,7 +43,7 @@ def test_a_state_is_begun_changed_and_found_again(store_dir: Path) -> None:
         clock.now += 5
         writes = {key: Update(2, 3, 0, 5, (B(0, 2, 2, 1), B(3, 5, 0, 1)))}
         assert states.write(writes) == {key: None}
-        expected = Durable(0, 2, 3, 0, 5, (B(0, 2, 2, 1), B(3, 5, 0, 1)), now, now)
+        expected = Durable(0, 2, 0, 0, 5, (B(0, 2, 2, 1), B(3, 5, 0, 1)), now, now)
         assert states.read(key) == expected
         assert states.keys_of("g:x") == [other]
     with opened(store_dir, clock) as store:

@@ -1,0 +1,73 @@
+"""Shows records of `__share_group_state` as Kafka's ShareGroupStateMessageFormatter does, as JSON. On disk:
+nothing. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.protocol.definitions import message
+from segstore.protocol.record_codec import decode_key, decode_value, kind_of, prefix_of
+
+TOPIC = "__share_group_state"
+_MESSAGES = ("ShareSnapshot", "ShareUpdate")
+"""Kafka's names of the messages, without "Key" and "Value", by the type that a key begins with."""
+
+
+class StateText(NamedTuple):
+    """A record as text; `value` is None for a tombstone."""
+
+    key: str
+    value: str | None
+
+
+def is_of_states(path: str) -> bool:
+    """Return whether a file lies in the directory of a partition of the topic."""
+    parsed = names.parse_partition_dir(os.path.basename(os.path.dirname(os.path.abspath(path))))
+    return parsed is not None and parsed[0] == TOPIC
+
+
+def state_text(key: bytes | None, value: bytes | None) -> StateText | None:
+    """Return a record as text; None for a record that is none of the topic, or of a newer version."""
+    try:
+        kind = kind_of(key or b"", "a share partition")
+        if kind >= len(_MESSAGES):
+            return None
+        name = _MESSAGES[kind]
+        told = _text("type", kind, _data(f"{name}Key", decode_key(f"{name}Key", key or b""), 0))
+        if value is None:
+            return StateText(told, None)
+        version = prefix_of(value)
+        data = _data(f"{name}Value", decode_value(f"{name}Value", value), version)
+        return StateText(told, _text("version", version, data))
+    except ValueError:
+        return None
+
+
+def _text(name: str, number: int, data: dict[str, Any]) -> str:
+    return json.dumps({name: number, "data": data}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _data(name: str, body: Any, version: int) -> dict[str, Any]:
+    """Return the fields of a structure of the message `name`; a tagged field is left out if it has its
+    default (Kafka: JsonConverter).
+    """
+    found = {}
+    for field in message(name).structs[type(body).__name__]:
+        held = getattr(body, field.name)
+        if version in field.tagged and held == field.default:
+            continue
+        if field.is_struct:
+            held = [_data(name, each, version) for each in held]
+        elif field.kind == "uuid":
+            held = names.topic_id_of(held)
+        found[_camel(field.name)] = held
+    return found
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))

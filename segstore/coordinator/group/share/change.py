@@ -1,0 +1,114 @@
+"""`ShareDraft`: what a request would change in a share group, as records that are yet to be written (KIP-932;
+Kafka: GroupMetadataManager.shareGroupHeartbeat, shareGroupFenceMember).
+
+Threads: under the group's lock. A draft belongs to one request; the group stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.share.group import ShareGroup
+from segstore.coordinator.group.share.initialising import assignable
+from segstore.coordinator.group.share.member import ShareMember
+from segstore.coordinator.group.share.simple import ShareMemberSpec, assign
+from segstore.coordinator.offsets.consumer_schema import Assignment, GroupEpoch, Target
+from segstore.coordinator.offsets.share_schema import (
+    ShareChange,
+    ShareKind,
+    ShareRecordKey,
+    ShareTargetEpoch,
+    ShareValue,
+    StatePartitions,
+)
+
+
+class ShareDraft:
+    """`changes` are the records, in Kafka's order; `epoch` is the least epoch of the group if it changes.
+    `now_ms` is ms since the epoch of clocks. `has_assigned`: the targets were worked out.
+    """
+
+    def __init__(self, group: ShareGroup, topics: Topics, now_ms: int, epoch: int = 0) -> None:
+        self._group, self._topics, self._now_ms = group, topics, now_ms
+        self._next_epoch = max(group.next_epoch, epoch)
+        self.changes: list[ShareChange] = []
+        self.has_assigned = False
+
+    def update(self, updated: ShareMember, partitions: StatePartitions, may_assign: bool) -> ShareMember:
+        """Take a member's account of itself, and the `partitions` that have a state now; assign the group
+        anew if that changes the assignment, and if it `may_assign`; return the member with its target.
+        """
+        before = self._group.members.get(updated.member_id)
+        if before is None or before.subscription != updated.subscription:
+            self._add(ShareKind.MEMBER, updated.subscription, updated.member_id)
+        members = {**self._group.members, updated.member_id: updated}
+        must_assign = (
+            before is None
+            or before.subscription.topic_names != updated.subscription.topic_names
+            or partitions.initialized != self._group.partitions.initialized
+        )
+        epoch = self._raise(members, must_assign)
+        target, target_epoch = self._group.target(updated.member_id), self._group.target_epoch
+        if epoch > target_epoch and may_assign:
+            target, target_epoch = self._assign(members, partitions, epoch)[updated.member_id], epoch
+        after = updated.given(target_epoch, target)
+        if after != updated:
+            self._add(ShareKind.CURRENT, after.current, after.member_id)
+        if partitions != self._group.partitions:
+            self.note(partitions)
+        return after
+
+    def fence(self, member_ids: Collection[str]) -> None:
+        """Remove members; the group is assigned anew later."""
+        for member_id in member_ids:
+            for kind in (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER):
+                self.changes.append((ShareRecordKey(kind, member_id), None))
+        left = {name: member for name, member in self._group.members.items() if name not in member_ids}
+        self._raise(left, True)
+        if not left:
+            self._add(ShareKind.TARGET_EPOCH, ShareTargetEpoch(self._group.target_epoch))
+
+    def reassign(self) -> None:
+        """Work out the targets of all members for the group's epoch."""
+        self._assign(self._group.members, self._group.partitions, self._group.epoch)
+
+    def raise_epoch(self) -> None:
+        """Raise the group's epoch, without another change."""
+        self._raise(self._group.members, True)
+
+    def note(self, partitions: StatePartitions) -> None:
+        """Note which partitions have a state, get one, or lose it."""
+        self._add(ShareKind.PARTITIONS, partitions)
+
+    def _raise(self, members: Mapping[str, ShareMember], must_assign: bool) -> int:
+        """Raise the group's epoch if it must be assigned anew, as it must if its topics are others; return
+        the epoch.
+        """
+        topics = {name for member in members.values() for name in member.subscription.topic_names}
+        digest = self._topics.digest(topics)
+        if not must_assign and digest == self._group.metadata_hash:
+            return self._group.epoch
+        self._add(ShareKind.EPOCH, GroupEpoch(self._next_epoch, digest))
+        return self._next_epoch
+
+    def _assign(
+        self, members: Mapping[str, ShareMember], partitions: StatePartitions, epoch: int
+    ) -> Mapping[str, Assignment]:
+        """Work out the targets of all members, and keep those that changed."""
+        specs = {
+            name: ShareMemberSpec(
+                self._topics.ids_of(member.subscription.topic_names), self._group.target(name)
+            )
+            for name, member in members.items()
+        }
+        targets = assign(specs, assignable(partitions, self._topics.counts))
+        for name, target in targets.items():
+            if target != self._group.targets.get(name):
+                self._add(ShareKind.TARGET, Target(target), name)
+        self._add(ShareKind.TARGET_EPOCH, ShareTargetEpoch(epoch, self._now_ms))
+        self.has_assigned = True
+        return targets
+
+    def _add(self, kind: ShareKind, value: ShareValue, member_id: str = "") -> None:
+        self.changes.append((ShareRecordKey(kind, member_id), value))

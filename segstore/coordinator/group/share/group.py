@@ -1,0 +1,131 @@
+"""`ShareGroup`: a share group (KIP-932) as its records in `__consumer_offsets` say it (Kafka: ShareGroup,
+ModernGroup).
+
+A change is a list of records: they are written first, and then applied by `replay`, as after a restart.
+Threads: under the group's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from segstore.coordinator.group.share.member import ShareMember
+from segstore.coordinator.offsets.consumer_schema import NOTHING, Assignment, GroupEpoch, Target
+from segstore.coordinator.offsets.share_schema import (
+    ShareChange,
+    ShareCurrent,
+    ShareKind,
+    ShareRecordKey,
+    ShareSubscription,
+    ShareTargetEpoch,
+    ShareValue,
+    StatePartitions,
+)
+from segstore.errors import UnknownMemberIdError
+
+ASSIGNOR = "simple"
+"""The only assignor of share groups (Kafka: SimpleAssignor)."""
+FIRST_EPOCH = 2
+"""The first epoch of a group that is written, as by Kafka."""
+
+
+class ShareState(Enum):
+    """The state of a group (Kafka: ShareGroup.ShareGroupState); the value is Kafka's name."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+
+
+@dataclass(frozen=True)
+class ShareGroupInfo:
+    """A group as administrators see it; `targets` by member id."""
+
+    state: ShareState
+    epoch: int
+    target_epoch: int
+    members: tuple[ShareMember, ...]
+    targets: Mapping[str, Assignment]
+    assignor: str = ASSIGNOR
+
+
+class ShareGroup:
+    """`epoch` grows whenever the group has to be assigned anew, `target_epoch` is that of `targets`, which
+    has the partitions that each member shall have; `partitions` are those whose durable state the group has.
+    """
+
+    def __init__(self, group_id: str, records: Mapping[ShareRecordKey, ShareValue]) -> None:
+        self.group_id = group_id
+        self.epoch = self.metadata_hash = self.target_epoch = 0
+        self.members: dict[str, ShareMember] = {}
+        self.targets: dict[str, Assignment] = {}
+        self.partitions = StatePartitions()
+        # Subscriptions come first: the other records of a member that has none are left over.
+        self.replay(sorted(records.items(), key=lambda each: each[0].kind))
+
+    # --- what records do ---------------------------------------------------------------------
+
+    def replay(self, changes: Iterable[ShareChange]) -> None:
+        """Apply records, which were written."""
+        for key, value in changes:
+            self._apply(key, value)
+
+    def _apply(self, key: ShareRecordKey, value: ShareValue | None) -> None:
+        name = key.member_id
+        if isinstance(value, GroupEpoch):
+            self.epoch, self.metadata_hash = value
+        elif isinstance(value, ShareTargetEpoch):
+            self.target_epoch = value.epoch
+        elif isinstance(value, ShareSubscription):
+            self.members[name] = replace(self.members.get(name) or ShareMember(name), subscription=value)
+        elif isinstance(value, ShareCurrent):
+            if name in self.members:
+                self.members[name] = replace(self.members[name], current=value)
+        elif isinstance(value, Target):
+            self.targets[name] = value.partitions
+        elif isinstance(value, StatePartitions):
+            self.partitions = value
+        else:
+            self._delete(key)
+
+    def _delete(self, key: ShareRecordKey) -> None:
+        if key.kind is ShareKind.MEMBER:
+            self.members.pop(key.member_id, None)
+        elif key.kind is ShareKind.TARGET:
+            self.targets.pop(key.member_id, None)
+        elif key.kind is ShareKind.PARTITIONS:
+            self.partitions = StatePartitions()
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ShareState:
+        return ShareState.STABLE if self.members else ShareState.EMPTY
+
+    @property
+    def next_epoch(self) -> int:
+        """Return the epoch of the next change."""
+        return max(self.epoch + 1, FIRST_EPOCH)
+
+    def member(self, member_id: str) -> ShareMember:
+        """Return a member. Raises UnknownMemberIdError."""
+        if member_id not in self.members:
+            raise UnknownMemberIdError(
+                f"share group {self.group_id!r} has no member {member_id!r}: it left, was taken for failed, "
+                "or never joined"
+            )
+        return self.members[member_id]
+
+    def target(self, member_id: str) -> Assignment:
+        """Return the partitions that a member shall have."""
+        return self.targets.get(member_id, NOTHING)
+
+    def subscribed(self) -> set[str]:
+        """Return the topics of all members (ModernGroup: isSubscribedToTopic)."""
+        return {name for member in self.members.values() for name in member.subscription.topic_names}
+
+    def info(self) -> ShareGroupInfo:
+        """Return what administrators see."""
+        members = tuple(self.members.values())
+        return ShareGroupInfo(self.state, self.epoch, self.target_epoch, members, dict(self.targets))

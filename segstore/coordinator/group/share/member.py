@@ -1,0 +1,110 @@
+"""`ShareMember`: a member of a share group (KIP-932), and its heartbeats (Kafka: ShareGroupMember,
+ShareGroupHeartbeatRequest).
+
+Threads: any; all is immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from segstore.coordinator.group.classic.member import Pulse
+from segstore.coordinator.offsets.consumer_schema import Assignment
+from segstore.coordinator.offsets.share_schema import ShareCurrent, ShareSubscription
+from segstore.errors import FencedMemberEpochError, InvalidRequestError
+
+JOIN_EPOCH, LEAVE_EPOCH = 0, -1
+"""The epochs by which a member joins, and leaves (Kafka: ShareGroupHeartbeatRequest)."""
+LONGEST_MEMBER_ID = 36
+"""The most characters of a member's id, which the member chooses."""
+SHARE_CLIENT_HOST = "/127.0.0.1"
+"""The host of a share group's member in the store's own process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareHeartbeat:
+    """A member's request. `epoch` is 0 to join, -1 to leave. None stands for a rack or topics that are as
+    before. A member with a `pulse` is a consumer in this process: the coordinator sees by itself whether the
+    member lives.
+    """
+
+    member_id: str
+    epoch: int
+    rack_id: str | None = None
+    topic_names: Collection[str] | None = None
+    client_id: str = ""
+    client_host: str = SHARE_CLIENT_HOST
+    pulse: Pulse | None = None
+
+    def told(self, before: ShareSubscription) -> ShareSubscription:
+        """Return what is known of the member now."""
+        names = self.topic_names
+        return ShareSubscription(
+            before.rack_id if self.rack_id is None else self.rack_id,
+            self.client_id,
+            self.client_host,
+            before.topic_names if names is None else frozenset(names),
+        )
+
+    def check(self) -> None:
+        """Raise InvalidRequestError unless the request can be meant (GroupCoordinatorService:
+        throwIfShareGroupHeartbeatRequestIsInvalid).
+        """
+        check_member_id(self.member_id)
+        if self.epoch < LEAVE_EPOCH:
+            raise InvalidRequestError(f"member_epoch={self.epoch}: must be at least {LEAVE_EPOCH}")
+        if self.rack_id is not None and not self.rack_id.strip():
+            raise InvalidRequestError("rack_id must not be empty")
+        if self.epoch == JOIN_EPOCH and not self.topic_names:
+            raise InvalidRequestError("subscribed_topic_names must be given to join")
+
+
+def check_member_id(member_id: str | None) -> str:
+    """Return the id. Raises InvalidRequestError."""
+    if not member_id or not member_id.strip():
+        raise InvalidRequestError("member_id must not be empty")
+    if len(member_id) > LONGEST_MEMBER_ID:
+        raise InvalidRequestError(
+            f"member_id has {len(member_id):,} characters: allowed are {LONGEST_MEMBER_ID}"
+        )
+    return member_id
+
+
+class ShareBeaten(NamedTuple):
+    """The group's answer: `assignment` is None if the member knows it."""
+
+    member_id: str
+    epoch: int
+    heartbeat_interval_ms: int
+    assignment: Assignment | None = None
+
+
+@dataclass(frozen=True)
+class ShareMember:
+    """A member: its own account of itself, and the partitions that it has."""
+
+    member_id: str
+    subscription: ShareSubscription = ShareSubscription()  # noqa: RUF009  # immutable
+    current: ShareCurrent = ShareCurrent()  # noqa: RUF009
+
+    @property
+    def epoch(self) -> int:
+        return self.current.epoch
+
+    def check_epoch(self, epoch: int) -> None:
+        """Raise FencedMemberEpochError unless the member may come with this epoch. The previous one is that
+        of a member that did not get the last answer.
+        """
+        if epoch not in (JOIN_EPOCH, self.epoch, self.current.previous_epoch):
+            raise FencedMemberEpochError(
+                f"member {self.member_id!r} comes with epoch {epoch}, and has {self.epoch}: it must join "
+                "again"
+            )
+
+    def given(self, epoch: int, target: Assignment) -> ShareMember:
+        """Return the member with its target of that epoch: nothing has to be given up before."""
+        if self.epoch == epoch and self.current.assigned == target:
+            return self
+        return replace(self, current=ShareCurrent(epoch, self.epoch, target))

@@ -1,0 +1,64 @@
+"""`ShareGroups`: makes share groups (KIP-932) of what a store's log has of them.
+
+On disk: records of `__consumer_offsets`, through `GroupOffsets`. Threads: any; a group that is made is used
+under its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.share.group import ShareGroup
+from segstore.coordinator.group.share.initialising import DurableStates
+from segstore.coordinator.group.share.keeper import Fence, ShareOutside
+from segstore.coordinator.group.share.membership import ShareMembership
+from segstore.coordinator.group_settings import group_settings
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.offsets.share_schema import ShareChange
+from segstore.coordinator.share.keys import ShareKey
+from segstore.storage.store.store import Store
+
+Write = Callable[[Callable[[], None]], None]
+"""Calls a function that writes what the group is, and notes if it is not known whether that was done."""
+
+
+class ShareGroups:
+    """`states` returns the durable states of the store's share partitions, `fence` drops share partitions
+    from memory: their owner puts its own function here.
+    """
+
+    def __init__(self, store: Store, offsets: GroupOffsets, topics: Callable[[], Topics]) -> None:
+        self._store, self._offsets, self._topics = store, offsets, topics
+        self._settings = group_settings(store)
+        self.states: Callable[[], DurableStates] | None = None
+        self.fence: Fence = _fence_none
+
+    def made(self, group_id: str, write_sure: Write, now: float) -> ShareMembership:
+        """Return a share group of what the log has of it."""
+
+        def write(changes: Sequence[ShareChange]) -> None:
+            write_sure(partial(self._offsets.write_share, group_id, changes))
+
+        outside = ShareOutside(
+            write,
+            self._topics,
+            self._store._context.clock,
+            partial(self._settings.share_timing, group_id),
+            self._states,
+            self._fence,
+            self._store._writer().config.group_share_max_size,
+        )
+        return ShareMembership(ShareGroup(group_id, self._offsets.share(group_id)), outside, now)
+
+    def _states(self) -> DurableStates:
+        assert self.states is not None
+        return self.states()
+
+    def _fence(self, keys: Collection[ShareKey]) -> None:
+        self.fence(keys)
+
+
+def _fence_none(keys: Collection[ShareKey]) -> None:
+    """Do nothing: no share partition is in memory before there is a ShareCoordinator."""

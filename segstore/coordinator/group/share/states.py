@@ -1,0 +1,163 @@
+"""`ShareStates`: the states of a share group's partitions, begun and deleted together with what the group's
+record says of them (KIP-932; Kafka: GroupMetadataManager, GroupCoordinatorService).
+
+On disk: records of the group, and of the state log between them. Threads: under the group's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from segstore import names
+from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.share.initialising import all_of, begun, deleted, deleting, done, keys_of
+from segstore.coordinator.group.share.keeper import ShareKeeper
+from segstore.coordinator.offsets.share_schema import ShareKind, ShareRecordKey, StateTopic, StateTopics
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import (
+    FencedStateEpochError,
+    InvalidRequestError,
+    SegstoreError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.integers import INT64_MAX
+
+_ENDED = (
+    ShareKind.CURRENT,
+    ShareKind.TARGET,
+    ShareKind.TARGET_EPOCH,
+    ShareKind.MEMBER,
+    ShareKind.PARTITIONS,
+    ShareKind.EPOCH,
+)
+"""The order in which a deleted group's tombstones are written."""
+
+
+class ShareStates(ShareKeeper):
+    """The part of a group that begins and deletes states."""
+
+    def begin(self, new: StateTopics, begins: Mapping[ShareKey, int], epoch: int) -> int:
+        """Begin the states of partitions at these start offsets, with the state epoch `epoch`, or a later one
+        if a state has one; return the epoch, below which that of the group must not stay. Raises what `write`
+        and the state log raise.
+        """
+        noted = begun(self.group.partitions, new)
+        if noted != self.group.partitions:
+            self.note(noted)
+        states = self._outside.states()
+        try:
+            states.initialise({key: (epoch, start) for key, start in begins.items()})
+        except FencedStateEpochError:
+            known = [states.read(key) for key in begins]
+            epoch = max(epoch, *(1 + held.state_epoch for held in known if held is not None))
+            states.initialise({key: (epoch, start) for key, start in begins.items()})
+        return epoch
+
+    def initialised(self) -> list[ShareKey]:
+        """Return the share partitions that have a state, in order."""
+        return keys_of(self.group.group_id, self.group.partitions.initialized)
+
+    def alter(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, SegstoreError | None]:
+        """Begin states anew at other start offsets; return for each partition why that could not be done. The
+        new state epoch fences the share sessions that go on. Raises what `begin` raises.
+        """
+        topics = self._outside.topics()
+        told = {tp: _refused(topics, tp, offset) for tp, offset in offsets.items()}
+        good = [tp for tp, error in told.items() if error is None]
+        new = {
+            topic_id: StateTopic(topics.names[topic_id], numbers)
+            for topic_id, numbers in topics.assignment(good).items()
+        }
+        begins = {
+            key: offsets[TopicPartition(topic.name, key.partition)]
+            for topic_id, topic in new.items()
+            for key in keys_of(self.group.group_id, {topic_id: topic})
+        }
+        if begins:
+            draft = self._draft(topics, self.begin(new, begins, self.group.next_epoch))
+            draft.raise_epoch()
+            self.note(done(self.group.partitions, new), draft)
+            self._outside.fence(list(begins))
+        return told
+
+    def delete_offsets(self, topics: Collection[str]) -> dict[str, SegstoreError | None]:
+        """Delete the states of topics; return for each topic why that could not be done. Raises what `write`
+        and the state log raise.
+        """
+        held = all_of(self.group.partitions)
+        by_name: dict[str, list[bytes]] = {}
+        for topic_id, topic in held.items():
+            by_name.setdefault(topic.name, []).append(topic_id)
+        self._delete({topic_id for name in topics for topic_id in by_name.get(name, ())})
+        return {
+            name: None
+            if name in by_name
+            else UnknownTopicOrPartitionError(
+                f"topic {name!r}: there is no offset information to delete: share group "
+                f"{self.group.group_id!r} has none of it"
+            )
+            for name in topics
+        }
+
+    def forget_deleted(self, topics: Topics) -> None:
+        """Delete the states of topics that are gone, and those whose deletion was begun. Raises what `write`
+        and the state log raise.
+        """
+        if topics is self._seen and not self.group.partitions.deleting:
+            return
+        held = {topic_id: topic.name for topic_id, topic in all_of(self.group.partitions).items()}
+        gone = {topic_id for topic_id, name in held.items() if _is_gone(topics, topic_id, name)}
+        self._delete(gone | self.group.partitions.deleting.keys())
+
+    def end(self) -> None:
+        """Delete all states, and then the group's records: nothing of the group is left. Raises what `write`
+        and the state log raise.
+        """
+        self._delete({*all_of(self.group.partitions), *self.group.partitions.deleting}, is_end=True)
+        members = {*self.group.members, *self.group.targets}
+        keys = [
+            ShareRecordKey(kind, member_id)
+            for kind in _ENDED
+            for member_id in (sorted(members) if kind in _OF_MEMBERS else ("",))
+        ]
+        self._write([(key, None) for key in keys])
+
+    def _delete(self, topic_ids: Collection[bytes], is_end: bool = False) -> None:
+        if not topic_ids and not is_end:
+            return
+        noted = deleting(self.group.partitions, topic_ids)
+        if noted != self.group.partitions:
+            self.note(noted)
+        keys = self._keys(None if is_end else topic_ids)
+        if keys:
+            self._outside.states().delete(keys)
+            self._outside.fence(keys)
+        if not is_end:
+            self.note(deleted(self.group.partitions, topic_ids))
+
+    def _keys(self, topic_ids: Iterable[bytes] | None) -> list[ShareKey]:
+        """Return the share partitions of the group that have a state, of these topics, or of all."""
+        known = self._outside.states().keys_of(self.group.group_id)
+        if topic_ids is None:
+            return sorted(known)
+        wanted = set(map(names.topic_id_of, topic_ids))
+        return sorted(key for key in known if key.topic_id in wanted)
+
+
+_OF_MEMBERS = (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER)
+
+
+def _refused(topics: Topics, tp: TopicPartition, offset: int) -> SegstoreError | None:
+    """Return why a start offset can't be altered, if so."""
+    if tp.topic not in topics.ids or not 0 <= tp.partition < topics.counts[topics.ids[tp.topic]]:
+        return UnknownTopicOrPartitionError(f"{tp.topic}-{tp.partition} is not there")
+    if not 0 <= offset <= INT64_MAX:
+        return InvalidRequestError(f"{tp.topic}-{tp.partition}: offset={offset}: must not be negative")
+    return None
+
+
+def _is_gone(topics: Topics, topic_id: bytes, name: str) -> bool:
+    """Return whether a topic was deleted; not if the id of the topic that has the name can't be read now."""
+    info = topics.infos.get(name)
+    return topic_id not in topics.names and (info is None or bool(info.topic_id))

@@ -1,0 +1,55 @@
+"""`ShareRecords`: the records of share groups (KIP-932) in `__consumer_offsets`, read and written.
+
+On disk: records, and tombstones, of the topic. Threads: any; each partition of the topic has a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from segstore.coordinator.offsets.cache import OffsetsCache
+from segstore.coordinator.offsets.share_schema import (
+    ShareChange,
+    ShareRecordKey,
+    ShareValue,
+    share_key,
+    share_value,
+)
+from segstore.coordinator.offsets.state import OffsetsState
+from segstore.coordinator.offsets.topic import Writer, check_group
+
+
+class ShareRecords(OffsetsCache):
+    """The part of `GroupOffsets` for share groups."""
+
+    def share(self, group_id: str) -> dict[ShareRecordKey, ShareValue]:
+        """Return the records of a share group; none if it is no such group. Raises
+        UnsupportedVersionError.
+        """
+        return self._held(self.partition_for(group_id), lambda state: dict(state.known(group_id).share))
+
+    def share_groups(self) -> list[str]:
+        """Return the ids of all share groups in the log. Raises OffsetNotAvailableError."""
+        found: list[str] = []
+        for partition in self._topic.ids:
+            found += self._held(
+                partition, lambda state: [name for name, held in state.groups.items() if held.share]
+            )
+        return sorted(found)
+
+    def has(self, group_id: str) -> bool:
+        """Return whether the log has anything of a group, of whatever kind."""
+        return self._held(self.partition_for(group_id), lambda state: group_id in state.names())
+
+    def write_share(self, group_id: str, changes: Iterable[ShareChange]) -> None:
+        """Write records of a share group as one batch, all or none. Raises what `commit` raises."""
+        group, told = check_group(group_id), list(changes)
+
+        def write(state: OffsetsState, writer: Writer) -> None:
+            keys = [share_key(group, key) for key, _ in told]
+            values = [None if value is None else share_value(key.kind, value) for key, value in told]
+            writer.write(keys, values)
+            for key, value in told:
+                state.put_share(group, key, value)
+
+        self._writing(group, write)
