@@ -21,7 +21,9 @@ _OF_GROUPS = (
 REFUSED_BY_DEMOTED: dict[Api, Code] = {
     **dict.fromkeys(_OF_TOPICS, Code.NOT_CONTROLLER),
     **dict.fromkeys(_OF_GROUPS, Code.NOT_COORDINATOR),
-    **dict.fromkeys((Api.DELETE_RECORDS, Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE), Code.NOT_LEADER_OR_FOLLOWER),
+    **dict.fromkeys(
+        (Api.DELETE_RECORDS, Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE), Code.NOT_LEADER_OR_FOLLOWER
+    ),
 }
 """The code by which a demoted store refuses an API; one that is not here is answered as ever. Produce is
 refused partition by partition, by the logs.

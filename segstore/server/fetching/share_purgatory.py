@@ -51,9 +51,9 @@ class Glance(NamedTuple):
     told: int
     ends: Sequence[Awaited]
 
-    def differs(self, before: Glance) -> bool:
-        """Return whether there was news since a glance from `before`."""
-        if self.told != before.told or len(self.ends) != len(before.ends):
+    def differs(self, before: Glance, is_sated: bool = False) -> bool:
+        """Return whether there was news since a glance from `before`; see `ShareWaits.park`."""
+        if (self.told != before.told and not is_sated) or len(self.ends) != len(before.ends):
             return True
         return any(now[1:] != then[1:] for now, then in zip(self.ends, before.ends, strict=True))
 
@@ -110,7 +110,9 @@ class ShareWaits:
     def glance(self, group: str, partitions: Sequence[NamedPartition]) -> Glance:
         """Return what there is now; a partition that is gone has no ends."""
         publications = self._purgatory.publications  # first: later ones are news
-        return Glance(publications, self._groups[group].told, [self._ends(each) for each in partitions])
+        held = self._groups.get(group)
+        told = -1 if held is None else held.told
+        return Glance(publications, told, [self._ends(each) for each in partitions])
 
     def _ends(self, partition: NamedPartition) -> Awaited:
         topic, number = partition
@@ -121,9 +123,12 @@ class ShareWaits:
         except SegstoreError:
             return Awaited(wanted, -1, -1)
 
-    def park(self, group: str, parked: ParkedShareFetch, glance: Glance) -> None:
+    def park(self, group: str, parked: ParkedShareFetch, glance: Glance, is_sated: bool = False) -> None:
         """Keep a fetch that has found nothing since a glance. `Parked.complete` is called when there is news,
         or when the time is over. Raises IllegalStateError if no thread can be started.
+
+        `is_sated`: the fetch has given records back, which were too few. It listens to its partitions alone:
+        two such fetches would wake each other for ever.
         """
         held, complete = self._groups[group], parked.complete
 
@@ -132,15 +137,16 @@ class ShareWaits:
             self.expired += parked.is_over
             complete()
 
-        parked.complete = go_on
-        held.parked[parked] = None
+        parked.complete = go_on  # type: ignore[method-assign]
         self._purgatory.park(parked, glance.ends, glance.publications)
+        if not is_sated:
+            held.parked[parked] = None
 
-    def drop(self, group: str, parked: ParkedShareFetch) -> None:
-        """End the wait of a fetch, whatever there is."""
-        if group in self._groups and parked in self._groups[group].parked:
-            del self._groups[group].parked[parked]
-            self._purgatory.drop(parked)
+    def finish(self, group: str, parked: ParkedShareFetch) -> None:
+        """End the wait of a fetch, which is answered if its client is there still."""
+        if group in self._groups:
+            self._groups[group].parked.pop(parked, None)
+        self._purgatory.complete(parked)
 
     def _available(self, held: _WaitingGroup) -> None:
         """Have the fetches of a group look again, those first that have waited longest."""

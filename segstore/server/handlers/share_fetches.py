@@ -6,41 +6,42 @@ logs and write states.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.quotas import Throttle
+from segstore.coordinator.share.core.values import AckBatch
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.shared import existing, shared
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.server.fetching.share_purgatory import ParkedShareFetch, ShareWaits
-from segstore.server.fetching.share_sessions import ShareSession, ShareSessions
+from segstore.server.fetching.share_sessions import WirePartition, WireSession, WireSessions
 from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.request import LATER, Request
 
 from .coordinating import coordinator_code
 from .fetch import Fetches
-from .share_requests import ShareTopics, text_of
+from .share_requests import ShareTopics, Told, text_of, told_of
 from .working import fail, work
 
 log = Logger("segstore")
 
 
 class ShareFetches:
-    """Made when the store has a share coordinator: see `with_share_fetches`."""
+    """Made once the store has a share coordinator: see `with_share_fetches`."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.topics = node, ShareTopics(node)
         self.coordinator = shared(node.store, ShareCoordinator)
         self._fetches = node.part(Fetches)
         most = node.store._writer().config.group_share_max_share_sessions
-        self.sessions = ShareSessions(most, self._broken)
+        self.sessions = WireSessions(most, self._ended)
         self.waits = ShareWaits(node.loop, self._fetches.purgatory, node.part(Logs))
-        self._parked: dict[ShareSession, ParkedShareFetch] = {}
+        self._parked: dict[WireSession, ParkedShareFetch] = {}
         group_settings(node.store).set_share_version(node.config.share_version)
 
     def throttle_of(self, request: Request) -> Throttle:
@@ -52,43 +53,60 @@ class ShareFetches:
         most = max(min(asked, self.node.config.fetch_max_bytes), 0)
         return most if throttle.bound is None else min(most, throttle.most_at_once)
 
-    def wait(self, session: ShareSession, parked: ParkedShareFetch) -> None:
+    # --- what workers do -----------------------------------------------------------------------
+
+    def acknowledge(
+        self, session: WireSession, batches: Mapping[WirePartition, Sequence[AckBatch]]
+    ) -> dict[WirePartition, Told]:
+        """Acknowledge records of partitions; return how that went. For a worker thread."""
+        if not batches:
+            return {}
+        wanted = {text_of(key): some for key, some in batches.items()}
+        errors = self.coordinator.acknowledge(session.group, session.member, wanted)
+        return {key: told_of(errors[text_of(key)]) for key in batches}
+
+    def release(self, session: WireSession) -> None:
+        """Release all records that an ended session's member has acquired. For a worker thread."""
+        held = list(map(text_of, session.in_turn(0)))
+        self.coordinator.release(session.group, session.member, held)
+
+    # --- waits, and the ends of sessions ---------------------------------------------------------
+
+    def wait(self, session: WireSession, parked: ParkedShareFetch) -> None:
         """Note that a session's fetch waits."""
         self._parked[session] = parked
 
-    # --- the ends of sessions ------------------------------------------------------------------
+    def waits_no_more(self, session: WireSession, parked: ParkedShareFetch) -> None:
+        """Note that a session's fetch goes on."""
+        if self._parked.get(session) is parked:
+            del self._parked[session]
 
-    def end(self, session: ShareSession) -> None:
-        """End a session; the caller releases what its member has acquired."""
-        self.sessions.end(session)
-        self._left(session)
-
-    def _left(self, session: ShareSession) -> None:
-        """End the wait of an ended session's fetch, before the fetch acquires anything."""
+    def go_on(self, session: WireSession) -> None:
+        """End the wait of a session's fetch: another request of the session has come, or it has ended. The
+        fetch acquires nothing more.
+        """
         parked = self._parked.pop(session, None)
         if parked is not None:
             self.waits.finish(session.group, parked)
-        if not self.sessions.of_group(session.group):
+        if not self.sessions.has_group(session.group):
             self.waits.forget(session.group)
 
-    def _broken(self, session: ShareSession) -> None:
-        """The connection of a session has ended: its member's records are for others."""
-        self._left(session)
+    def _ended(self, session: WireSession, is_broken: bool) -> None:
+        """A session has ended: with its connection, which frees its member's records, or for another one."""
+        self.go_on(session)
+        if not is_broken:
+            return
 
         def done(result: object) -> None:
             if isinstance(result, BaseException):
-                log.warning("share group %s: the locks of member %s end later: %s", *session.key, result)
+                who = session.group, session.member
+                log.warning("share group %s: the locks of member %s end by their time: %s", *who, result)
 
         self.node.loop.work(lambda: self.release(session), done, True)
 
-    def release(self, session: ShareSession) -> None:
-        """Release all records that a session's member has acquired. For a worker thread."""
-        self.coordinator.release(session.group, session.member, list(map(text_of, session.partitions)))
-
     def close(self) -> None:
         """End all sessions: the server ends."""
-        for session in self.sessions.clear():
-            self._broken(session)
+        self.sessions.close()
         self.waits.close()
 
 

@@ -38,6 +38,9 @@ ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 _FENCED = (FencedStateEpochError, FencedLeaderEpochError, StoreClosedError)
 
 
+_NOBODY = -1, -1
+
+
 class Told(NamedTuple):
     """How a part of a request went: the code, and a message if it failed."""
 
@@ -107,6 +110,33 @@ def fault(batches: Sequence[AckBatch], version: int, renews: bool) -> str | None
     return None
 
 
+class JudgedAcknowledgements(NamedTuple):
+    """Acknowledgements by partition: those that can be taken, and why others can't be."""
+
+    good: dict[WirePartition, list[AckBatch]]
+    refused: dict[WirePartition, Told]
+
+
+def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAcknowledgements:
+    """Return which acknowledgements of a request can be taken; those of one partition all or none."""
+    found = JudgedAcknowledgements({}, {})
+    named = topics.found(request, asked.acknowledged)
+    for key, batches in asked.acknowledged.items():
+        topic = named[key]
+        if isinstance(topic, Told):
+            found.refused[key] = topic
+        elif (why := fault(batches, request.version, renews(request))) is not None:
+            found.refused[key] = Told(Code.INVALID_REQUEST, why)
+        else:
+            found.good[key] = batches
+    return found
+
+
+def renews(request: Request) -> bool:
+    """Return whether a request may have acknowledgements of type RENEW."""
+    return request.version >= RENEWS_SINCE and bool(request.body.is_renew_ack)
+
+
 class ShareTopics:
     """What the topics of requests are: their names, and whether a client may read them."""
 
@@ -131,6 +161,19 @@ class ShareTopics:
         except SegstoreError as error:
             return told_of(error)
         return name
+
+    def leader(self, key: WirePartition, told: Told) -> tuple[int, int]:
+        """Return the id and the epoch of a partition's leader, for a client that has met another one; -1, -1
+        for all others.
+        """
+        name = self._logs.name_of(key[0]) if told.code in ABOUT_LEADERS else None
+        if name is None:
+            return _NOBODY
+        try:
+            epoch = self._logs.find(name, key[1]).leader_epoch
+        except SegstoreError:
+            return _NOBODY
+        return (self._node.node_id, epoch) if epoch >= 0 else _NOBODY
 
     def _reader(self, request: Request) -> Callable[[str], bool]:
         authorizer, principal = self._node.authorizer, request.channel.principal
