@@ -65,6 +65,7 @@ def open(
     )
     if store.mode == "rw":
         store.on_topic_deleted(forget_topic)
+        cut_shares(store)
         end_transactions(store)
     return store
 
@@ -108,6 +109,7 @@ def _open_shared(
     store.on_topic_deleted(forget_topic)
     side.on_host = _again(weakref.ref(store))
     if store.role == "host":
+        cut_shares(store)
         end_transactions(store)
     return store
 
@@ -119,7 +121,13 @@ def forget_topic(store: Store, topic: str, topic_id: str) -> None:
 
 
 def forget_shares(store: Store, topic: str, topic_id: str) -> None:
-    """Remove the states of a deleted topic's share partitions, whether or not this process has used one."""
+    """Remove a deleted topic's share partitions from share groups, and their states, whether or not this
+    process has used one.
+    """
+    if CONSUMER_OFFSETS in store.topics():
+        from segstore.coordinator.group.coordinator import forget_share_partitions
+
+        forget_share_partitions(store, topic)
     if topic == SHARE_GROUP_STATE or SHARE_GROUP_STATE in store.topics():
         from segstore.coordinator.share import state_log
 
@@ -127,17 +135,22 @@ def forget_shares(store: Store, topic: str, topic_id: str) -> None:
 
 
 def forget_offsets(store: Store, topic: str) -> None:
-    """Remove a deleted topic's committed offsets, and its states of share groups, whether or not this process
-    has used a group.
-    """
+    """Remove a deleted topic's committed offsets, whether or not this process has used a group."""
     if topic == CONSUMER_OFFSETS or CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.offsets.group_offsets import forget_topic
 
         forget_topic(store, topic)
-    if CONSUMER_OFFSETS in store.topics():
-        from segstore.coordinator.group.coordinator import forget_share_states
 
-        forget_share_states(store, topic)
+
+def cut_shares(store: Store) -> None:
+    """Cut the states of share partitions whose log has lost its end in a crash, before anything is appended
+    there. If that fails a share partition is cut when it is loaded.
+    """
+    writer = store._writer()
+    if SHARE_GROUP_STATE in writer.topics and writer.opened():
+        from segstore.coordinator.share.cut_logs import CutLogs
+
+        parts.shared(store, CutLogs).cut_all()  # it logs its errors
 
 
 def end_transactions(store: Store) -> None:

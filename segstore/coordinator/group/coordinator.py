@@ -334,13 +334,13 @@ class GroupCoordinator(ShareRequests):
         self._groups.close()
 
 
-def forget_share_states(store: Store, topic: str) -> None:
-    """Delete the states that share groups have of a deleted topic (KIP-932)."""
+def forget_share_partitions(store: Store, topic: str) -> None:
+    """Take a deleted topic's partitions from share groups, and delete their states (KIP-932)."""
     try:
         if shared(store, GroupOffsets).share_groups():
             shared(store, GroupCoordinator).forget_share_topics()
     except SegstoreError as error:
-        log.warning("%s: deleted, but the states of share groups for it are still there: %s", topic, error)
+        log.warning("%s: deleted, but share groups still have its partitions: %s", topic, error)
 
 
 def _named(metadata: ConsumerGroupMetadata) -> str:

@@ -93,29 +93,29 @@ class ShareCurrent(NamedTuple):
     assigned: Assignment = NOTHING
 
 
-class StateTopic(NamedTuple):
+class TopicPartitionsInfo(NamedTuple):
     """A topic of which a share group has, or gets, the state of some partitions."""
 
     name: str
     partitions: frozenset[int] = frozenset()
 
 
-StateTopics = Mapping[bytes, StateTopic]
+TopicsInfo = Mapping[bytes, TopicPartitionsInfo]
 """By topic id (16 bytes)."""
-NO_TOPICS: StateTopics = {}
+NO_TOPICS: TopicsInfo = {}
 
 
-class StatePartitions(NamedTuple):
+class ShareTopics(NamedTuple):
     """The partitions whose durable state is being made, is there, and is being deleted; of a topic that is
     being deleted all partitions are.
     """
 
-    initializing: StateTopics = NO_TOPICS
-    initialized: StateTopics = NO_TOPICS
+    initializing: TopicsInfo = NO_TOPICS
+    initialized: TopicsInfo = NO_TOPICS
     deleting: Mapping[bytes, str] = {}  # nothing changes it
 
 
-ShareValue = ShareSubscription | GroupEpoch | ShareTargetEpoch | Target | ShareCurrent | StatePartitions
+ShareValue = ShareSubscription | GroupEpoch | ShareTargetEpoch | Target | ShareCurrent | ShareTopics
 ShareChange = tuple[ShareRecordKey, "ShareValue | None"]
 """A record to be written; None stands for a tombstone."""
 
@@ -168,7 +168,7 @@ def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
     return [kind(topic_id=topic_id, partitions=sorted(held)) for topic_id, held in assignment.items()]
 
 
-def _topics(kind: Any, topics: StateTopics) -> list[Any]:
+def _topics(kind: Any, topics: TopicsInfo) -> list[Any]:
     return [
         kind(topic_id=topic_id, topic_name=name, partitions=sorted(partitions))
         for topic_id, (name, partitions) in topics.items()
@@ -195,8 +195,8 @@ def _parse_partitions(rows: Iterable[Any]) -> Assignment:
     return {row.topic_id: frozenset(row.partitions) for row in rows if row.partitions}
 
 
-def _parse_topics(rows: Iterable[Any]) -> StateTopics:
-    return {row.topic_id: StateTopic(row.topic_name, frozenset(row.partitions)) for row in rows}
+def _parse_topics(rows: Iterable[Any]) -> TopicsInfo:
+    return {row.topic_id: TopicPartitionsInfo(row.topic_name, frozenset(row.partitions)) for row in rows}
 
 
 def _parse_member(body: Any) -> ShareSubscription:
@@ -204,8 +204,8 @@ def _parse_member(body: Any) -> ShareSubscription:
     return ShareSubscription(body.rack_id, body.client_id, body.client_host, topics)
 
 
-def _parse_state(body: Any) -> StatePartitions:
-    return StatePartitions(
+def _parse_state(body: Any) -> ShareTopics:
+    return ShareTopics(
         _parse_topics(body.initializing_topics),
         _parse_topics(body.initialized_topics),
         {row.topic_id: row.topic_name for row in body.deleting_topics},

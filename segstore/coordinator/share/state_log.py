@@ -83,6 +83,10 @@ class StateLog:
         """Return all share partitions of a group that have a state, in order. Raises what `read` raises."""
         return self._keys(lambda key: key.group == group)
 
+    def all_keys(self) -> list[ShareKey]:
+        """Return all share partitions that have a state, in order. Raises what `read` raises."""
+        return self._keys(lambda _: True)
+
     def initialise(self, states: Mapping[ShareKey, tuple[int, int]]) -> None:
         """Begin share partitions anew, with (state epoch, start offset) each; -1 is a start that is to be
         found yet (Kafka: InitializeShareGroupState). The topic is created if it is missing.

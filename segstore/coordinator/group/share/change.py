@@ -19,8 +19,8 @@ from segstore.coordinator.offsets.share_schema import (
     ShareKind,
     ShareRecordKey,
     ShareTargetEpoch,
+    ShareTopics,
     ShareValue,
-    StatePartitions,
 )
 
 
@@ -35,7 +35,7 @@ class ShareDraft:
         self.changes: list[ShareChange] = []
         self.has_assigned = False
 
-    def update(self, updated: ShareMember, partitions: StatePartitions, may_assign: bool) -> ShareMember:
+    def update(self, updated: ShareMember, partitions: ShareTopics, may_assign: bool) -> ShareMember:
         """Take a member's account of itself, and the `partitions` that have a state now; assign the group
         anew if that changes the assignment, and if it `may_assign`; return the member with its target.
         """
@@ -77,7 +77,7 @@ class ShareDraft:
         """Raise the group's epoch, without another change."""
         self._raise(self._group.members, True)
 
-    def note(self, partitions: StatePartitions) -> None:
+    def note(self, partitions: ShareTopics) -> None:
         """Note which partitions have a state, get one, or lose it."""
         self._add(ShareKind.PARTITIONS, partitions)
 
@@ -93,7 +93,7 @@ class ShareDraft:
         return self._next_epoch
 
     def _assign(
-        self, members: Mapping[str, ShareMember], partitions: StatePartitions, epoch: int
+        self, members: Mapping[str, ShareMember], partitions: ShareTopics, epoch: int
     ) -> Mapping[str, Assignment]:
         """Work out the targets of all members, and keep those that changed."""
         specs = {

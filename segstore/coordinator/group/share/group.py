@@ -20,8 +20,8 @@ from segstore.coordinator.offsets.share_schema import (
     ShareRecordKey,
     ShareSubscription,
     ShareTargetEpoch,
+    ShareTopics,
     ShareValue,
-    StatePartitions,
 )
 from segstore.errors import UnknownMemberIdError
 
@@ -60,7 +60,7 @@ class ShareGroup:
         self.epoch = self.metadata_hash = self.target_epoch = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
-        self.partitions = StatePartitions()
+        self.partitions = ShareTopics()
         # Subscriptions come first: the other records of a member that has none are left over.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
@@ -84,7 +84,7 @@ class ShareGroup:
                 self.members[name] = replace(self.members[name], current=value)
         elif isinstance(value, Target):
             self.targets[name] = value.partitions
-        elif isinstance(value, StatePartitions):
+        elif isinstance(value, ShareTopics):
             self.partitions = value
         else:
             self._delete(key)
@@ -95,7 +95,7 @@ class ShareGroup:
         elif key.kind is ShareKind.TARGET:
             self.targets.pop(key.member_id, None)
         elif key.kind is ShareKind.PARTITIONS:
-            self.partitions = StatePartitions()
+            self.partitions = ShareTopics()
 
     # --- what is asked ---------------------------------------------------------------------------
 

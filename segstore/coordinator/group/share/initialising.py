@@ -12,7 +12,12 @@ from typing import Protocol
 
 from segstore import names
 from segstore.coordinator.offsets.consumer_schema import Assignment
-from segstore.coordinator.offsets.share_schema import NO_TOPICS, StatePartitions, StateTopic, StateTopics
+from segstore.coordinator.offsets.share_schema import (
+    NO_TOPICS,
+    ShareTopics,
+    TopicPartitionsInfo,
+    TopicsInfo,
+)
 from segstore.coordinator.share.core.values import Durable
 from segstore.coordinator.share.keys import ShareKey
 
@@ -38,17 +43,17 @@ class DurableStates(Protocol):
         """Return the share partitions of a group that have a state."""
 
 
-def missing(held: StatePartitions, wanted: Assignment, topics: Mapping[bytes, str]) -> StateTopics:
+def missing(held: ShareTopics, wanted: Assignment, topics: Mapping[bytes, str]) -> TopicsInfo:
     """Return the partitions of `wanted` that have no state, or whose state was begun and not finished."""
-    found: dict[bytes, StateTopic] = {}
+    found: dict[bytes, TopicPartitionsInfo] = {}
     for topic_id, numbers in wanted.items():
-        lacking = numbers - held.initialized.get(topic_id, StateTopic("")).partitions
+        lacking = numbers - held.initialized.get(topic_id, TopicPartitionsInfo("")).partitions
         if lacking:
-            found[topic_id] = StateTopic(topics[topic_id], lacking)
+            found[topic_id] = TopicPartitionsInfo(topics[topic_id], lacking)
     return found
 
 
-def starts(group: str, held: StatePartitions, new: StateTopics) -> dict[ShareKey, int]:
+def starts(group: str, held: ShareTopics, new: TopicsInfo) -> dict[ShareKey, int]:
     """Return the start offset of each new share partition: what is produced to a partition that is added to a
     topic of the group, before the group sees it, must not be skipped.
     """
@@ -59,27 +64,27 @@ def starts(group: str, held: StatePartitions, new: StateTopics) -> dict[ShareKey
     }
 
 
-def begun(held: StatePartitions, new: StateTopics) -> StatePartitions:
+def begun(held: ShareTopics, new: TopicsInfo) -> ShareTopics:
     """Return the record before states are made."""
     return held._replace(initializing=_union(held.initializing, new))
 
 
-def done(held: StatePartitions, new: StateTopics) -> StatePartitions:
+def done(held: ShareTopics, new: TopicsInfo) -> ShareTopics:
     """Return the record after states were made."""
     return held._replace(
         initializing=_without(held.initializing, new), initialized=_union(held.initialized, new)
     )
 
 
-def deleting(held: StatePartitions, topic_ids: Iterable[bytes]) -> StatePartitions:
+def deleting(held: ShareTopics, topic_ids: Iterable[bytes]) -> ShareTopics:
     """Return the record before the states of topics are deleted."""
     gone = {topic_id: _name(held, topic_id) for topic_id in topic_ids}
-    return StatePartitions(
+    return ShareTopics(
         _except(held.initializing, gone), _except(held.initialized, gone), {**held.deleting, **gone}
     )
 
 
-def deleted(held: StatePartitions, topic_ids: Iterable[bytes]) -> StatePartitions:
+def deleted(held: ShareTopics, topic_ids: Iterable[bytes]) -> ShareTopics:
     """Return the record after the states of topics were deleted."""
     gone = set(topic_ids)
     return held._replace(
@@ -87,7 +92,7 @@ def deleted(held: StatePartitions, topic_ids: Iterable[bytes]) -> StatePartition
     )
 
 
-def keys_of(group: str, topics: StateTopics) -> list[ShareKey]:
+def keys_of(group: str, topics: TopicsInfo) -> list[ShareKey]:
     """Return the share partitions of a group, in order."""
     return [
         ShareKey(group, names.topic_id_of(topic_id), number)
@@ -96,12 +101,12 @@ def keys_of(group: str, topics: StateTopics) -> list[ShareKey]:
     ]
 
 
-def all_of(held: StatePartitions) -> StateTopics:
+def all_of(held: ShareTopics) -> TopicsInfo:
     """Return the partitions that have a state, or may have one."""
     return _union(held.initialized, held.initializing)
 
 
-def assignable(held: StatePartitions, counts: Mapping[bytes, int]) -> Assignment:
+def assignable(held: ShareTopics, counts: Mapping[bytes, int]) -> Assignment:
     """Return the partitions that members may have: those with a state, of topics that are there."""
     found = {
         topic_id: frozenset(number for number in topic.partitions if number < counts[topic_id])
@@ -111,20 +116,20 @@ def assignable(held: StatePartitions, counts: Mapping[bytes, int]) -> Assignment
     return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
 
 
-def _name(held: StatePartitions, topic_id: bytes) -> str:
+def _name(held: ShareTopics, topic_id: bytes) -> str:
     known = held.initialized.get(topic_id) or held.initializing.get(topic_id)
     return held.deleting.get(topic_id, "") if known is None else known.name
 
 
-def _union(one: StateTopics, other: StateTopics) -> StateTopics:
+def _union(one: TopicsInfo, other: TopicsInfo) -> TopicsInfo:
     found = dict(one)
     for topic_id, topic in other.items():
-        before = found.get(topic_id, StateTopic(topic.name)).partitions
-        found[topic_id] = StateTopic(topic.name, before | topic.partitions)
+        before = found.get(topic_id, TopicPartitionsInfo(topic.name)).partitions
+        found[topic_id] = TopicPartitionsInfo(topic.name, before | topic.partitions)
     return found
 
 
-def _without(one: StateTopics, other: StateTopics) -> StateTopics:
+def _without(one: TopicsInfo, other: TopicsInfo) -> TopicsInfo:
     found = {
         topic_id: topic._replace(partitions=topic.partitions - other[topic_id].partitions)
         if topic_id in other
@@ -134,5 +139,5 @@ def _without(one: StateTopics, other: StateTopics) -> StateTopics:
     return {topic_id: topic for topic_id, topic in found.items() if topic.partitions} or NO_TOPICS
 
 
-def _except(one: StateTopics, gone: Collection[bytes]) -> StateTopics:
+def _except(one: TopicsInfo, gone: Collection[bytes]) -> TopicsInfo:
     return {topic_id: topic for topic_id, topic in one.items() if topic_id not in gone}

@@ -17,7 +17,7 @@ from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.share.change import ShareDraft
 from segstore.coordinator.group.share.group import ShareGroup, ShareGroupInfo
 from segstore.coordinator.group.share.initialising import DurableStates
-from segstore.coordinator.offsets.share_schema import ShareChange, StatePartitions
+from segstore.coordinator.offsets.share_schema import ShareChange, ShareTopics
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share_settings import ShareTiming
 from segstore.errors import OffsetNotAvailableError, SegstoreError
@@ -157,7 +157,7 @@ class ShareKeeper:
         self._outside.write(changes)
         self.group.replay(changes)
 
-    def note(self, partitions: StatePartitions, draft: ShareDraft | None = None) -> None:
+    def note(self, partitions: ShareTopics, draft: ShareDraft | None = None) -> None:
         """Write which partitions have a state, get one, or lose it, behind the records of `draft`."""
         found = self._draft(self._outside.topics()) if draft is None else draft
         found.note(partitions)

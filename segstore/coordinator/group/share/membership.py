@@ -17,7 +17,7 @@ from segstore.coordinator.group.share.member import (
     ShareMember,
 )
 from segstore.coordinator.group.share.states import ShareStates
-from segstore.coordinator.offsets.share_schema import StatePartitions
+from segstore.coordinator.offsets.share_schema import ShareTopics
 from segstore.errors import GroupMaxSizeReachedError
 
 
@@ -73,7 +73,7 @@ class ShareMembership(ShareStates):
         self._seen = topics
         return after
 
-    def _initialised(self, updated: ShareMember, topics: Topics) -> tuple[StatePartitions, int]:
+    def _initialised(self, updated: ShareMember, topics: Topics) -> tuple[ShareTopics, int]:
         """Begin the states of partitions that the group lacks; return all that it has then, and the least
         epoch that it must have.
         """

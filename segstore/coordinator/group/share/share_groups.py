@@ -18,6 +18,7 @@ from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.share_schema import ShareChange
 from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.shared import shared
 from segstore.storage.store.store import Store
 
 Write = Callable[[Callable[[], None]], None]
@@ -32,7 +33,7 @@ class ShareGroups:
     def __init__(self, store: Store, offsets: GroupOffsets, topics: Callable[[], Topics]) -> None:
         self._store, self._offsets, self._topics = store, offsets, topics
         self._settings = group_settings(store)
-        self.states: Callable[[], DurableStates] | None = None
+        self.states: Callable[[], DurableStates] = partial(_state_log, store)
         self.fence: Fence = _fence_none
 
     def made(self, group_id: str, write_sure: Write, now: float) -> ShareMembership:
@@ -53,11 +54,16 @@ class ShareGroups:
         return ShareMembership(ShareGroup(group_id, self._offsets.share(group_id)), outside, now)
 
     def _states(self) -> DurableStates:
-        assert self.states is not None
         return self.states()
 
     def _fence(self, keys: Collection[ShareKey]) -> None:
         self.fence(keys)
+
+
+def _state_log(store: Store) -> DurableStates:
+    from segstore.coordinator.share.state_log import StateLog  # only share groups need it
+
+    return shared(store, StateLog)
 
 
 def _fence_none(keys: Collection[ShareKey]) -> None:

@@ -12,7 +12,12 @@ from segstore import names
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.share.initialising import all_of, begun, deleted, deleting, done, keys_of
 from segstore.coordinator.group.share.keeper import ShareKeeper
-from segstore.coordinator.offsets.share_schema import ShareKind, ShareRecordKey, StateTopic, StateTopics
+from segstore.coordinator.offsets.share_schema import (
+    ShareKind,
+    ShareRecordKey,
+    TopicPartitionsInfo,
+    TopicsInfo,
+)
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import (
@@ -37,7 +42,7 @@ _ENDED = (
 class ShareStates(ShareKeeper):
     """The part of a group that begins and deletes states."""
 
-    def begin(self, new: StateTopics, begins: Mapping[ShareKey, int], epoch: int) -> int:
+    def begin(self, new: TopicsInfo, begins: Mapping[ShareKey, int], epoch: int) -> int:
         """Begin the states of partitions at these start offsets, with the state epoch `epoch`, or a later one
         if a state has one; return the epoch, below which that of the group must not stay. Raises what `write`
         and the state log raise.
@@ -66,7 +71,7 @@ class ShareStates(ShareKeeper):
         told = {tp: _refused(topics, tp, offset) for tp, offset in offsets.items()}
         good = [tp for tp, error in told.items() if error is None]
         new = {
-            topic_id: StateTopic(topics.names[topic_id], numbers)
+            topic_id: TopicPartitionsInfo(topics.names[topic_id], numbers)
             for topic_id, numbers in topics.assignment(good).items()
         }
         begins = {

@@ -1,0 +1,88 @@
+"""`CutLogs`: share partitions whose log has lost its end in a crash, while their state was kept (Q48). A
+shared part of a store that was not closed cleanly.
+
+A state that names offsets above the end of the log would swallow the records that are appended there anew. So
+the state is cut at the end that the log had when the store was opened, before anything is appended: by a
+snapshot with the next state epoch, since an update can't lower a start. The group's epoch is raised to it
+first, because a broker initialises share partitions with the epoch of their group.
+On disk: appends to `__share_group_state` and `__consumer_offsets`. Threads: any; a share partition is cut by
+one at a time.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.share.core.stored import cut_above
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.state_log import StateLog
+from segstore.coordinator.shared import shared
+from segstore.errors import GroupNotFoundError, SegstoreError
+from segstore.logger import Logger
+from segstore.mutex import Mutex
+from segstore.storage.store.store import Store
+
+log = Logger("segstore")
+
+
+class CutLogs:
+    """Get the one of a store with `shared(store, CutLogs)`, before anything is appended. It has the ends of
+    the logs that were recovered.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._states = store, shared(store, StateLog)
+        self._lock = Mutex()
+        self._ends: dict[tuple[str, int], int] = {}
+        for topic, number in store._writer().opened():
+            with suppress(SegstoreError):  # a partition that can't be read is not fetched either
+                topic_id = store._side.topics[topic].topic_id
+                self._ends[topic_id, number] = store.partition(topic, number).log_end_offset
+        self._done: set[ShareKey] = set()
+
+    def close(self) -> None:
+        """Do nothing: no resource is held."""
+
+    def cut_all(self) -> None:
+        """Cut all share partitions; errors are logged."""
+        try:
+            for key in self._states.all_keys():
+                self._tried(key)
+        except SegstoreError:
+            log.exception("%r: share partitions are cut at the ends of their logs later", self._store)
+
+    def _tried(self, key: ShareKey) -> None:
+        try:
+            self.cut(key)
+        except SegstoreError:
+            log.exception("share partition %s is cut at the end of its log later", key)
+
+    def cut(self, key: ShareKey) -> None:
+        """Cut a share partition, unless that was done. Raises StorageError, and the errors of writes of its
+        state, and of its group.
+        """
+        end = self._ends.get(key[1:])
+        if end is None or key in self._done:
+            return
+        with self._lock:
+            if key not in self._done:
+                self._cut(key, end)
+                self._done.add(key)
+
+    def _cut(self, key: ShareKey, end: int) -> None:
+        state = self._states.read(key)
+        if state is None or (kept := cut_above(state, end)) is state:
+            return
+        log.warning(
+            "share partition %s: its log ends at offset %d after a crash, and so does its state now", key, end
+        )
+        self._raise_group(key.group, state.state_epoch + 1)
+        self._states.raise_epoch(key, state.state_epoch + 1, kept)
+
+    def _raise_group(self, group: str, epoch: int) -> None:
+        """Raise a group's epoch; a state without a group, which a broken deletion leaves, needs none."""
+        try:
+            shared(self._store, GroupCoordinator).raise_share_epoch(group, epoch)
+        except GroupNotFoundError:
+            log.warning("group %s has the state of a share partition, and is no share group", group)

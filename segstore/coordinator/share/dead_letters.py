@@ -1,0 +1,286 @@
+"""`DeadLetterQueue`: copies records that a share group can't process to the group's dead letter topic
+(KIP-1191; Kafka: ShareGroupDLQStateManager, ShareGroupDLQRecordFetcher).
+
+On disk: appends to the dead letter topic, and makes it if that is allowed. A record is ARCHIVING durably
+before its dead letter is appended, and ARCHIVED after that: a crash between the two copies it again, with the
+same headers.
+Threads: `add` is called by any; the store's scheduler copies, share partition by share partition, each in the
+order in which its records became dead letters. If a disk is full, or replicas do not answer, the dead letters
+of a share partition wait for the next try. After any other failure, which is logged and counted, the records
+are archived all the same (Q70, Q71).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from segstore.coordinator.group_settings import GroupSettings
+from segstore.coordinator.retriable import passes
+from segstore.coordinator.share.core.values import Cause, DeadLetter
+from segstore.coordinator.share.effects import Due, Failures
+from segstore.coordinator.share.metrics import ShareMetrics
+from segstore.coordinator.share.partitions import ShareLeader
+from segstore.coordinator.share_settings import DeadLetterRules
+from segstore.errors import (
+    ConfigError,
+    NotLeaderOrFollowerError,
+    SegstoreError,
+    StoreClosedError,
+    TopicAlreadyExistsError,
+)
+from segstore.logger import Logger
+from segstore.mutex import Mutex
+from segstore.records import HEADER_SIZE
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
+
+log = Logger("segstore")
+
+FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0  # seconds
+ENABLE, STAMPED = "errors.deadletterqueue.group.enable", "message.timestamp.type"
+READ_BYTES = 1 << 20
+_NUMBERS = 36
+"""Bytes of a record's varints and attributes, at most."""
+MESSAGES = {
+    Cause.REJECTED: b"Offset rejected by client.",
+    Cause.LIMIT_EXCEEDED: b"Offset delivery count exceeded the threshold.",
+}
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class _Letter(NamedTuple):
+    """A record of the dead letter topic."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    @property
+    def size(self) -> int:
+        """Return the most bytes that the record takes in a batch."""
+        named = sum(len(name) + len(text) + 10 for name, text in self.headers)
+        return _NUMBERS + len(self.key or b"") + len(self.value or b"") + named
+
+
+class DeadLetterQueue:
+    """The dead letters of a store. `settle` does what the share partitions ask for after each copy."""
+
+    def __init__(self, store: Store, settings: GroupSettings, metrics: ShareMetrics) -> None:
+        self._store, self._settings, self._metrics = store, settings, metrics
+        self._lock, self._copying = Mutex(), Mutex()
+        self._waiting: dict[ShareLeader, None] = {}
+        self._pause, self._planned, self._closed = FIRST_RETRY, False, False
+        self._warned: set[tuple[str, str]] = set()
+        self.settle: Callable[[list[Due]], Failures] = lambda due: {}
+
+    def add(self, leader: ShareLeader, letters: Sequence[DeadLetter]) -> None:
+        """Have dead letters copied; this waits for nothing."""
+        leader.letters.extend(letters)
+        with self._lock:
+            self._waiting[leader] = None
+        self._plan(0.0)
+
+    def close(self) -> None:
+        """Copy what can be copied at once; what waits for a disk is found again by the next load."""
+        self.copy()
+        self._closed = True
+
+    # --- the scheduler ---------------------------------------------------------------------------
+
+    def _plan(self, seconds: float) -> None:
+        me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
+
+        def run() -> None:
+            queue = me()
+            if queue is not None and not queue._closed:
+                queue.copy()
+
+        self._store._context.scheduler.after(seconds, run)
+
+    def copy(self) -> None:
+        """Copy the dead letters of all share partitions that have some; a part of these may wait on."""
+        with self._copying:
+            failed = [leader for leader in self._taken() if not self._is_copied(leader)]
+        if not failed:
+            self._pause = FIRST_RETRY
+            return
+        with self._lock:
+            self._waiting.update(dict.fromkeys(failed))
+        if not self._closed:
+            self._plan(self._pause)
+            self._pause = min(2 * self._pause, LONGEST_RETRY)
+
+    def _taken(self) -> Iterator[ShareLeader]:
+        while self._waiting:
+            with self._lock:
+                leader, _ = self._waiting.popitem()
+            yield leader
+
+    def _is_copied(self, leader: ShareLeader) -> bool:
+        """Copy the dead letters of a share partition; return whether none is left for a later try."""
+        while leader.letters and not leader.is_fenced:
+            letters = _neighbours(leader)
+            try:
+                self._send(leader, letters)
+            except StoreClosedError:
+                return True
+            except NotLeaderOrFollowerError:
+                return False  # if it is fenced, the next load finds its records ARCHIVING
+            except SegstoreError as error:
+                if passes(error):
+                    log.warning("dead letters of share partition %s wait: %s", leader.key, error)
+                    return False
+                self._failed(leader, letters, str(error))
+        return True
+
+    def _failed(self, leader: ShareLeader, letters: Sequence[DeadLetter], reason: str) -> None:
+        """Archive records that can't be copied; they are in their own topic still."""
+        first, last = letters[0].first, letters[-1].last
+        log.error(
+            "offsets %d-%d of share partition %s get no dead letters: %s", first, last, leader.key, reason
+        )
+        self._metrics.failed_letters[leader.key.group] += 1
+        self._archive(leader, first, last)
+
+    def _archive(self, leader: ShareLeader, first: int, last: int) -> None:
+        """Let offsets be archived, and forget their dead letters; the offsets before were forgotten."""
+        outcome = leader.ask(lambda core: core.dead_lettered(first, last))
+        letters = leader.letters
+        while letters and letters[0].last <= last:
+            letters.popleft()
+        if letters and letters[0].first <= last:
+            letters[0] = letters[0]._replace(first=last + 1)
+        self.settle([(leader, outcome)])
+
+    # --- copies ----------------------------------------------------------------------------------
+
+    def _send(self, leader: ShareLeader, letters: Sequence[DeadLetter]) -> None:
+        """Append the dead letters of neighbouring offsets, as many at a time as one batch of the topic can
+        have. Raises ConfigError if the group has no topic for them, and the errors of the append.
+        """
+        group = leader.key.group
+        rules = self._settings.dead_letters(group)
+        target = self._target(leader, rules)
+        most = target.partition_for_write().validator.largest_batch - HEADER_SIZE
+        for batch in _batches(_letters(leader, letters, rules.copies, most), most):
+            self._metrics.sent_letters[group] += 1
+            target.append_batch(
+                [each.value for each in batch],
+                [each.key for each in batch],
+                headers=[each.headers for each in batch],
+                batch_bytes=most + HEADER_SIZE,
+            )
+            self._metrics.letters[group] += len(batch)
+            self._archive(leader, batch[0].offset, batch[-1].offset)
+
+    def _target(self, leader: ShareLeader, rules: DeadLetterRules) -> PartitionLog:
+        """Return the log for a share partition's dead letters. Raises ConfigError, and the errors of
+        `Store.create_topic`.
+        """
+        if not rules.topic:
+            raise ConfigError(
+                f"group {leader.key.group}: errors.deadletterqueue.topic.name is not set any more"
+            )
+        info = self._store._side.topics.get(rules.topic)
+        fault = rules.fault(None if info is None else info.settings)
+        if fault is not None:
+            raise ConfigError(fault)
+        if info is None:
+            info = self._make(rules.topic)
+        self._warn_of_loop(leader, rules.topic)
+        ids = info.partition_ids
+        return self._store.partition(rules.topic, ids[leader.key.partition % len(ids)])
+
+    def _make(self, topic: str) -> Any:
+        try:
+            return self._store._create_topic(topic, 1, {ENABLE: "true", STAMPED: "CreateTime"})
+        except TopicAlreadyExistsError:  # another thread was first
+            return self._store._side.topics[topic]
+
+    def _warn_of_loop(self, leader: ShareLeader, topic: str) -> None:
+        """Warn once of a group that gets its own dead letters (Q72)."""
+        at = leader.key.group, topic
+        if leader.topic == topic and at not in self._warned:
+            self._warned.add(at)
+            log.warning("group %s reads %s, which has its own dead letters: each makes another one", *at)
+
+
+def _neighbours(leader: ShareLeader) -> list[DeadLetter]:
+    """Return the first dead letters that have neighbouring offsets."""
+    found: list[DeadLetter] = []
+    for letter in list(leader.letters):
+        if found and letter.first != found[-1].last + 1:
+            break
+        found.append(letter)
+    return found
+
+
+def _letters(
+    leader: ShareLeader, letters: Sequence[DeadLetter], copies: bool, most: int
+) -> Iterator[_Letter]:
+    """Yield a record for each offset; one that is gone from its log, or too large, has headers only (Q69)."""
+    first, last = letters[0].first, letters[-1].last
+    copied = _copied(leader.log, first, last) if copies else iter(())
+    record = next(copied, None)
+    for letter in letters:
+        for offset in range(letter.first, letter.last + 1):
+            while record is not None and record[0] < offset:
+                record = next(copied, None)
+            headers = _headers(leader, letter, offset)
+            made = _Letter(offset, None, None, headers)
+            if record is not None and record[0] == offset:
+                whole = _Letter(offset, record[1], record[2], headers)
+                made = whole if whole.size <= most else made
+            yield made
+
+
+def _copied(source: PartitionLog, first: int, last: int) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Yield offset, key and value of the records that can be read."""
+    at = first
+    while at <= last:
+        try:
+            records = source.read(max(at, source.start_offset), READ_BYTES)
+        except SegstoreError as error:
+            log.warning(
+                "%s-%d: dead letters from offset %d on are not copied: %s",
+                source.topic,
+                source.partition,
+                at,
+                error,
+            )
+            return
+        if records.next_offset <= at:
+            return
+        at = records.next_offset
+        columns = zip(records.offsets.tolist(), records.keys.tolist(), records.values.tolist(), strict=True)
+        yield from takewhile(lambda row: row[0] <= last, columns)
+
+
+def _headers(leader: ShareLeader, letter: DeadLetter, offset: int) -> Headers:
+    return (
+        ("__dlq.errors.topic", leader.topic.encode()),
+        ("__dlq.errors.partition", b"%d" % leader.key.partition),
+        ("__dlq.errors.offset", b"%d" % offset),
+        ("__dlq.errors.group", leader.key.group.encode()),
+        ("__dlq.errors.delivery.count", b"%d" % letter.count),
+        ("__dlq.errors.message", MESSAGES[letter.cause]),
+    )
+
+
+def _batches(letters: Iterator[_Letter], most: int) -> Iterator[list[_Letter]]:
+    """Yield records that fit into one batch together, one at least."""
+    batch: list[_Letter] = []
+    size = 0
+    for letter in letters:
+        if batch and size + letter.size > most:
+            yield batch
+            batch, size = [], 0
+        batch.append(letter)
+        size += letter.size
+    if batch:
+        yield batch

@@ -1,0 +1,148 @@
+"""`ShareEffects` does what the events of share partitions ask for: writes of durable state, wakes, dead
+letters (Q33, Q34, Q103).
+
+On disk: writes through `state_log`. Threads: any; no lock of a share partition is held while a state is
+written, or somebody is woken. An interrupt fences the share partitions whose writes are under way: what has
+become of these is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from segstore.coordinator.group.classic.member import MonotonicMs
+from segstore.coordinator.group_settings import GroupSettings
+from segstore.coordinator.share.core.partition import SharePartition
+from segstore.coordinator.share.core.values import DeadLetter, Limits, Outcome, StateWrite
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.locks import LockTimer
+from segstore.coordinator.share.partitions import ShareLeader, ShareLeaders
+from segstore.coordinator.share.state_log import StateLog, Update
+from segstore.coordinator.share.waiters import ShareWaiters
+from segstore.errors import (
+    FencedLeaderEpochError,
+    FencedStateEpochError,
+    GroupNotFoundError,
+    InvalidRequestError,
+    NotLeaderOrFollowerError,
+    SegstoreError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.logger import Logger
+
+log = Logger("segstore")
+Due = tuple[ShareLeader, Outcome]
+Failures = dict[ShareKey, SegstoreError]
+FENCING = (
+    FencedLeaderEpochError,
+    FencedStateEpochError,
+    GroupNotFoundError,
+    InvalidRequestError,  # its state was deleted (Q99)
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+)
+"""Errors of a write after which the share partition must not go on (Q60)."""
+
+
+class ShareEffects:
+    """`letters` takes dead letters of a share partition."""
+
+    def __init__(
+        self,
+        states: StateLog,
+        settings: GroupSettings,
+        clock: MonotonicMs,
+        leaders: ShareLeaders,
+        waiters: ShareWaiters,
+        timer: LockTimer,
+        letters: Callable[[ShareLeader, Sequence[DeadLetter]], None],
+    ) -> None:
+        self._states, self._settings, self._clock = states, settings, clock
+        self._leaders, self._waiters, self._timer, self._letters = leaders, waiters, timer, letters
+
+    def settle(self, due: list[Due]) -> Failures:
+        """Do all that outcomes ask for, at most one of each share partition, and then what follows from it;
+        return the errors of their writes, by share partition. These writes are one call of the log.
+        """
+        found: Failures = {}
+        while due:
+            writing: list[tuple[ShareLeader, StateWrite]] = []
+            for leader, (write, wakes, letters) in due:
+                if wakes:
+                    self._waiters.wake(leader.key.group)
+                if letters:
+                    self._letters(leader, letters)
+                if write is not None:
+                    writing.append((leader, write))
+            if not writing:
+                break
+            due = self._write(writing, found)
+        return found
+
+    def _write(self, writing: Sequence[tuple[ShareLeader, StateWrite]], failures: Failures) -> list[Due]:
+        """Write states, and report to the share partitions; return what is due after that."""
+        left = {leader.key: (leader, write.token) for leader, write in writing}
+        try:
+            for leader, write in writing:
+                leader.writes.add(write.token)
+            results = self._states.write({leader.key: _update(leader, write) for leader, write in writing})
+            due: list[Due] = []
+            for leader, write in writing:
+                error, outcome = self._end(leader, write.token, results[leader.key])
+                if error is not None:
+                    failures.setdefault(leader.key, error)
+                if outcome is not None:
+                    due.append((leader, outcome))
+                leader.writes.discard(write.token)
+                del left[leader.key]
+            return due
+        finally:
+            for leader, _ in left.values():
+                leader.is_fenced = True
+
+    def _end(
+        self, leader: ShareLeader, token: int, error: SegstoreError | None
+    ) -> tuple[SegstoreError | None, Outcome | None]:
+        """End a write; return the error for whoever wanted it, and what is due after it."""
+        if isinstance(error, FENCING):
+            self._leaders.fence([leader.key])
+            self._waiters.wake(leader.key.group)
+            return _moved(leader, error), None
+        limits, now = self._settings.share_limits(leader.key.group), self._clock()
+        try:
+            outcome = leader.ask(lambda core: core.written(token, error is None, now, limits))
+        except NotLeaderOrFollowerError as fenced:  # it was loaded anew, perhaps before this write
+            return error or fenced, None
+        if error is not None:
+            log.warning("the state of share partition %s could not be written: %s", leader.key, error)
+            self._timer.plan(leader)  # locks hold again
+        return error, outcome
+
+    def plan(self, leader: ShareLeader) -> None:
+        """Have the locks of a share partition end in time."""
+        self._timer.plan(leader)
+
+    def expire(self, leaders: Iterable[ShareLeader]) -> None:
+        """End the locks of share partitions that have run out (Q36)."""
+        due: list[Due] = []
+        for leader in leaders:
+            limits, now = self._settings.share_limits(leader.key.group), self._clock()
+            if not leader.is_fenced:
+                try:
+                    due.append((leader, leader.ask(partial(_expired, leader, now, limits))))
+                except NotLeaderOrFollowerError:
+                    continue  # it has been fenced since
+        self.settle(due)
+
+
+def _expired(leader: ShareLeader, now: float, limits: Limits, _: SharePartition) -> Outcome:
+    return leader.expire(now, limits)
+
+
+def _update(leader: ShareLeader, write: StateWrite) -> Update:
+    return Update(leader.state_epoch, leader.leader_epoch, write.start, write.complete, write.batches)
+
+
+def _moved(leader: ShareLeader, error: SegstoreError) -> NotLeaderOrFollowerError:
+    return NotLeaderOrFollowerError(f"share partition {leader.key} is led anew: {error}")

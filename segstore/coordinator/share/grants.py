@@ -1,0 +1,273 @@
+"""Grants: which records of which partitions a fetch of a member acquires (Kafka: DelayedShareFetch,
+ShareFetchUtils, SharePartition.acquire).
+
+On disk logs are only read. Threads: any. One fetch at a time has a share partition's fetch lock, from the
+choice of the fetch offset to the grant (Q16); the log is read between the two, with no other lock (Q104). A
+fetch that finds the fetch lock taken passes by, and its group is woken once the lock is free.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from segstore.coordinator.group.classic.member import MonotonicMs
+from segstore.coordinator.share.core.partition import SharePartition
+from segstore.coordinator.share.core.values import Acquired, AcquireMode, Grant, Outcome
+from segstore.coordinator.share.effects import Due, ShareEffects
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.partitions import ShareLeader, ShareLeaders
+from segstore.coordinator.share.read_batches import BatchesRead, read_batches
+from segstore.coordinator.share_settings import ShareSettings
+from segstore.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError, SegstoreError
+from segstore.logger import Logger
+from segstore.records import Records
+from segstore.storage.context import Context
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.transfer.stretch import Stretch
+
+log = Logger("segstore")
+COMMITTED = "read_committed"
+
+
+class AcquireTerms(NamedTuple):
+    """The limits of a fetch: at most `max_records` offsets in all its partitions, as `mode` (an AcquireMode)
+    says; `batch_size` offsets come in flight together at least; `max_bytes` of the logs, in whole batches,
+    but one batch in any case.
+    """
+
+    max_records: int = 500
+    batch_size: int = 500
+    mode: int = AcquireMode.BATCH_OPTIMIZED
+    max_bytes: int = 1 << 20
+
+
+class Acquisition:
+    """The records of a partition that a fetch has acquired, or the `error` of that partition.
+
+    `acquired` has disjoint runs of offsets that rise; `stretch` the whole batches from the first to the last
+    of them, which hold other records too. `token` is for `ShareCoordinator.cancel`.
+    """
+
+    __slots__ = ("acquired", "error", "leader", "log", "partition", "stretch", "token", "topic", "topic_id")
+
+    def __init__(self, topic_id: str, partition: int, error: SegstoreError | None = None) -> None:
+        self.topic_id, self.partition, self.error = topic_id, partition, error
+        self.topic, self.token = "", 0
+        self.acquired: tuple[Acquired, ...] = ()
+        self.leader: ShareLeader | None = None
+        self.log: PartitionLog | None = None
+        self.stretch: Stretch | None = None
+
+    def __repr__(self) -> str:
+        found = self.error or ", ".join(f"{first}-{last} x{count}" for first, last, count in self.acquired)
+        return f"<Acquisition of {self.topic or self.topic_id}-{self.partition}: {found}>"
+
+    @property
+    def first_offset(self) -> int:
+        """Return the first offset that was acquired."""
+        return self.acquired[0].first
+
+    @property
+    def last_offset(self) -> int:
+        """Return the last offset that was acquired."""
+        return self.acquired[-1].last
+
+    def reads(self) -> Iterator[Records]:
+        """Yield the records of the stretch from the first acquired offset on, among them records that were
+        not acquired. Raises what `PartitionLog.read` raises: OffsetOutOfRangeError if retention has removed
+        them, CorruptRecordError.
+        """
+        at, stretch = self.first_offset, self.stretch
+        assert stretch is not None
+        assert self.log is not None
+        while at < stretch.next_offset:
+            records = self.log.read(at, len(stretch))
+            at = max(records.next_offset, at + 1)
+            yield records
+
+
+class _Fetch:
+    """A fetch of a share partition's log from `offset` on, which has the fetch lock as long as it lives."""
+
+    __slots__ = ("__weakref__", "enough", "leader", "offset")
+
+    def __init__(self, leader: ShareLeader, offset: int, enough: int) -> None:
+        self.leader, self.offset, self.enough = leader, offset, enough
+
+
+class ShareFetch:
+    """One fetch of a member, of several partitions."""
+
+    def __init__(
+        self,
+        context: Context,
+        leaders: ShareLeaders,
+        effects: ShareEffects,
+        clock: MonotonicMs,
+        settings: ShareSettings,
+        group: str,
+        member: str,
+        terms: AcquireTerms,
+    ) -> None:
+        self._context, self._leaders, self._effects, self._clock = context, leaders, effects, clock
+        self._limits, self._committed = settings.limits, settings.isolation == COMMITTED
+        self._group, self._member, self._terms = group, member, terms
+        self._left = terms.max_records
+        self._due: list[Due] = []
+        self._found: list[Acquisition] = []
+        self._failed: list[Acquisition] = []
+
+    def acquire(self, wanted: Sequence[tuple[str, int]]) -> list[Acquisition]:
+        """Return an acquisition of each partition of which something was acquired, or that has an error."""
+        fetches = self._choose_all(wanted)
+        try:
+            share = self._terms.max_bytes // max(len(fetches), 1)
+            for fetch in fetches:
+                if self._left > 0:
+                    self._take(fetch, share)
+        finally:
+            for fetch in fetches:
+                self._release(fetch)
+        if self._due:
+            self._effects.settle(self._due)
+        return self._failed + self._found
+
+    # --- choose --------------------------------------------------------------------------------
+
+    def _choose_all(self, wanted: Sequence[tuple[str, int]]) -> list[_Fetch]:
+        """Return fetches of the partitions that have something to grant, no more than can be needed."""
+        fetches: list[_Fetch] = []
+        for topic_id, partition in wanted:
+            if len(fetches) >= self._left:
+                break
+            try:
+                fetch = self._choose(topic_id, partition)
+            except SegstoreError as error:
+                self._failed.append(Acquisition(topic_id, partition, error))
+            else:
+                if fetch is not None:
+                    fetches.append(fetch)
+        return fetches
+
+    def _choose(self, topic_id: str, partition: int) -> _Fetch | None:
+        key = ShareKey(self._group, topic_id, partition)
+        leader = self._leaders.get(*key) or self._leaders.lead(key)
+        try:
+            return self._begin(leader)
+        except NotLeaderOrFollowerError:  # fenced between the two
+            return self._begin(self._leaders.lead(key))
+
+    def _begin(self, leader: ShareLeader) -> _Fetch | None:
+        now = leader.used = self._clock()
+        start, limit = self._ends(leader.log)
+        limits, want = self._limits, self._left
+
+        def begin(core: SharePartition) -> tuple[_Fetch | None, list[Outcome]]:
+            outcomes = []
+            if core.start < start:
+                outcomes.append(core.move_log_start(start))
+            deadline = core.deadline()
+            if deadline is not None and deadline <= now:
+                outcomes.append(leader.expire(now, limits))
+            if not core.may_grant(limits):
+                return None, outcomes
+            offset = core.fetch_offset()
+            if offset >= limit:
+                return None, outcomes
+            if leader.is_fetched:
+                leader.is_missed = True
+                return None, outcomes
+            # All offsets from `next_new` on are new: a grant goes no further than `want` of them.
+            fetch = _Fetch(leader, offset, max(offset, core.next_new) + want - 1)
+            leader.fetcher = weakref.ref(fetch)
+            return fetch, outcomes
+
+        fetch, outcomes = leader.ask(begin)
+        self._add_due(leader, outcomes)
+        return fetch
+
+    def _add_due(self, leader: ShareLeader, outcomes: Sequence[Outcome]) -> None:
+        """Note outcomes: of one share partition at most one has a write, that of the locks that ran out."""
+        if outcomes:
+            write = next((each.write for each in outcomes if each.write is not None), None)
+            wakes = any(each.wakes for each in outcomes)
+            self._due.append((leader, Outcome(write, wakes)))
+
+    def _ends(self, source: PartitionLog) -> tuple[int, int]:
+        """Return the log start offset, and the offset up to which the group reads."""
+        view = source.view
+        if not self._committed:
+            return view.start_offset, view.end_offset
+        stable = view.stable_offset
+        return view.start_offset, stable if stable >= 0 else source.last_stable_offset
+
+    # --- take ----------------------------------------------------------------------------------
+
+    def _take(self, fetch: _Fetch, max_bytes: int) -> None:
+        """Read a partition's log, and acquire what can be acquired."""
+        leader = fetch.leader
+        try:
+            read = self._read(fetch, max_bytes)
+            if read is not None:
+                self._grant(fetch, read)
+        except SegstoreError as error:
+            self._failed.append(Acquisition(leader.key.topic_id, leader.key.partition, error))
+
+    def _read(self, fetch: _Fetch, max_bytes: int) -> BatchesRead | None:
+        leader, source = fetch.leader, fetch.leader.log
+        try:
+            read = read_batches(
+                self._context,
+                source,
+                fetch.offset,
+                fetch.enough,
+                max_bytes,
+                committed=self._committed,
+                min_one=not self._found,
+                large=leader.in_large_batches,
+            )
+        except OffsetOutOfRangeError:  # Q23: the next fetch finds the log's start
+            start = source.start_offset
+            if start > fetch.offset:
+                self._due.append((leader, leader.ask(lambda core: core.move_log_start(start))))
+            return None
+        if read is not None:
+            leader.in_large_batches = read.are_large
+        return read
+
+    def _grant(self, fetch: _Fetch, read: BatchesRead) -> None:
+        leader, terms, limits = fetch.leader, self._terms, self._limits
+
+        def grant(core: SharePartition) -> tuple[Grant, bool]:
+            want, piece, now = self._left, terms.batch_size, self._clock()
+            span = fetch.offset, read.end, read.aborted
+            found = core.grant(self._member, terms.mode, want, piece, read.batches, *span, now, limits)
+            return found, leader.free()
+
+        (token, acquired, wakes), is_missed = leader.ask(grant)
+        if wakes or is_missed:
+            self._due.append((leader, Outcome(wakes=True)))
+        if acquired:
+            self._effects.plan(leader)
+            self._found.append(self._acquisition(leader, token, acquired, read))
+
+    def _acquisition(
+        self, leader: ShareLeader, token: int, acquired: tuple[Acquired, ...], read: BatchesRead
+    ) -> Acquisition:
+        found = Acquisition(leader.key.topic_id, leader.key.partition)
+        found.topic, found.log, found.leader = leader.topic, leader.log, leader
+        found.token, found.acquired = token, acquired
+        found.stretch = read.of(acquired[0].first, acquired[-1].last)
+        self._left -= sum(last - first + 1 for first, last, _ in acquired)
+        return found
+
+    def _release(self, fetch: _Fetch) -> None:
+        """Free the fetch lock of a fetch that has granted nothing."""
+        leader = fetch.leader
+        if leader.fetcher is not None and leader.fetcher() is fetch:
+            with leader.lock:
+                is_missed = leader.free()
+            if is_missed:
+                self._due.append((leader, Outcome(wakes=True)))

@@ -1,0 +1,71 @@
+"""`LockTimer`: when the acquisition locks of a store's share partitions run out (Kafka:
+AcquisitionLockTimerTask, of which it has one per batch or offset).
+
+Nothing is on disk. Threads: any; the store's scheduler rings. A share partition is in the heap once, at the
+time at which its earliest lock ended when it was planned: locks that were ended or renewed since cost one
+look at it (Q37).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+
+from segstore.coordinator.group.alarm import Alarm
+from segstore.coordinator.group.classic.member import MonotonicMs
+from segstore.coordinator.share.partitions import ShareLeader
+from segstore.mutex import Mutex
+from segstore.storage.scheduler import Scheduler
+
+
+class LockTimer:
+    """Calls `expire` with the share partitions of which a lock may have run out. `clock`: monotonic ms."""
+
+    def __init__(
+        self, scheduler: Scheduler, clock: MonotonicMs, expire: Callable[[Sequence[ShareLeader]], None]
+    ) -> None:
+        self._clock, self._expire = clock, expire
+        self._lock, self._count = Mutex(), count()
+        self._heap: list[tuple[float, int, ShareLeader]] = []
+        self._alarm = Alarm(scheduler, clock, self.ring)
+
+    def plan(self, leader: ShareLeader) -> None:
+        """Look at a share partition when its earliest lock ends."""
+        due = leader.core.deadline()
+        if due is None or due >= leader.planned:
+            return
+        with self._lock:
+            heappush(self._heap, (due, next(self._count), leader))
+            leader.planned = due  # last: after an interrupt before this line the next plan comes as well
+        self._alarm.set(due)
+
+    def ring(self) -> None:
+        """End the locks that have run out."""
+        self._alarm.clear()
+        due = self._due(self._clock())
+        try:
+            self._expire(due)
+        finally:
+            for leader in due:
+                if not leader.is_fenced:
+                    self.plan(leader)
+            self._alarm.set(self._next())
+
+    def _due(self, now: float) -> list[ShareLeader]:
+        found: list[ShareLeader] = []
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now:
+                leader = heappop(self._heap)[2]
+                leader.planned = math.inf
+                found.append(leader)
+        return list(dict.fromkeys(found))
+
+    def _next(self) -> float:
+        with self._lock:
+            return self._heap[0][0] if self._heap else math.inf
+
+    def stop(self) -> None:
+        """Never ring again."""
+        self._alarm.stop()

@@ -1,0 +1,272 @@
+"""`ShareLeaders`: the share partitions that this process leads, in memory (Kafka: SharePartitionCache,
+SharePartition.maybeInitialize).
+
+On disk: reads the durable states, and writes the first start of each share partition, through `state_log`.
+Threads: any. Each share partition has a lock, under which its core is asked; nothing waits under it. A share
+partition that an event has left half changed, by an interrupt or an error of the core, is fenced, and loaded
+again when it is next asked for: as after a crash, only its acquisition locks are lost.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from segstore.config.groups import EARLIEST, LATEST, AutoReset
+from segstore.coordinator.group.classic.member import MonotonicMs
+from segstore.coordinator.group_settings import GroupSettings
+from segstore.coordinator.share.core.partition import SharePartition
+from segstore.coordinator.share.core.stored import CorruptStateError
+from segstore.coordinator.share.core.values import DeadLetter, Durable, Limits, Outcome
+from segstore.coordinator.share.cut_logs import CutLogs
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.metrics import ShareMetrics
+from segstore.coordinator.share.state_log import StateLog, Update
+from segstore.coordinator.shared import existing
+from segstore.errors import (
+    IllegalStateError,
+    NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    SegstoreError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.integers import INT64_MAX
+from segstore.logger import Logger
+from segstore.mutex import BoundedLock, Mutex
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
+
+T = TypeVar("T")
+IDLE_MS = 60_000
+"""After this time without a request a share partition that holds no locks is dropped from memory."""
+log = Logger("segstore")
+
+
+class ShareLeader:
+    """A share partition in memory, and its lock. `is_fenced`: another object has, or will have, its place.
+
+    `fetcher` refers to the fetch that has the fetch lock, which is free again once that fetch is gone,
+    however it ended; `is_missed`: another fetch has found it taken. `planned` is the time at which the timer
+    looks at the acquisition locks, `used` that of the last request, `writes` has the tokens of writes under
+    way, `letters` the dead letters that are not copied yet. `timeouts`: how many offsets' locks have run out.
+    """
+
+    __slots__ = (
+        *("_changing", "core", "fetcher", "in_large_batches", "is_fenced", "is_missed", "key"),
+        *("leader_epoch", "letters", "lock", "log", "planned", "state_epoch", "timeouts", "topic", "used"),
+        "writes",
+    )
+
+    def __init__(
+        self, key: ShareKey, topic: str, source: PartitionLog, core: SharePartition, state: Durable
+    ) -> None:
+        self.key, self.topic, self.log, self.core = key, topic, source, core
+        self.state_epoch, self.leader_epoch = state.state_epoch, state.leader_epoch
+        self.lock = Mutex()
+        self.fetcher: Callable[[], object | None] | None = None
+        self.is_fenced = self.is_missed = self._changing = self.in_large_batches = False
+        self.planned, self.used, self.timeouts = math.inf, 0.0, 0
+        self.writes: set[int] = set()
+        self.letters: deque[DeadLetter] = deque()
+
+    def __repr__(self) -> str:
+        return f"<ShareLeader {self.key}>"
+
+    def ask(self, event: Callable[[SharePartition], T]) -> T:
+        """Return the result of `event`, which changes the core, under the lock. Raises
+        NotLeaderOrFollowerError if the share partition is fenced, and the errors of the event.
+        """
+        with self.lock:
+            if self._changing or self.is_fenced:
+                self.is_fenced = True
+                raise NotLeaderOrFollowerError(
+                    f"share partition {self.key} is not led by this object any more"
+                )
+            self._changing = True  # stays so if the event ends in its midst
+            try:
+                found = event(self.core)
+            except SegstoreError:  # it says before it changes anything
+                self._changing = False
+                raise
+            self._changing = False
+            return found
+
+    def expire(self, now: float, limits: Limits) -> Outcome:
+        """End the locks that have run out; the caller is within `ask`."""
+        outcome = self.core.expire(now, limits)
+        if outcome.write is not None:
+            self.timeouts += sum(last - first + 1 for first, last, _, _ in outcome.write.batches)
+        return outcome
+
+    def free(self) -> bool:
+        """Free the fetch lock, and return whether a fetch has found it taken; the caller has the lock."""
+        is_missed, self.is_missed, self.fetcher = self.is_missed, False, None
+        return is_missed
+
+    @property
+    def is_fetched(self) -> bool:
+        """Return whether a fetch has the fetch lock."""
+        return self.fetcher is not None and self.fetcher() is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing is lost if this is dropped."""
+        busy = self.writes or self.letters or self.is_fetched
+        return not busy and self.core.deadline() is None
+
+
+class ShareLeaders:
+    """The share partitions of a store. `redo` gets the dead letters that a load has found (Q62)."""
+
+    def __init__(
+        self,
+        store: Store,
+        states: StateLog,
+        settings: GroupSettings,
+        clock: MonotonicMs,
+        metrics: ShareMetrics,
+        redo: Callable[[ShareLeader, Sequence[DeadLetter]], None],
+    ) -> None:
+        self._store, self._states, self._settings, self._clock = store, states, settings, clock
+        self._metrics, self._redo = metrics, redo
+        self._lock = Mutex()
+        self._leaders: dict[tuple[str, str, int], ShareLeader] = {}
+        self._loads: weakref.WeakValueDictionary[ShareKey, _Load] = weakref.WeakValueDictionary()
+        self._by_id: tuple[object, dict[str, str]] = (None, {})
+
+    def all(self) -> list[ShareLeader]:
+        """Return the share partitions that are in memory."""
+        with self._lock:
+            return list(self._leaders.values())
+
+    def get(self, group: str, topic_id: str, partition: int) -> ShareLeader | None:
+        """Return a share partition that is in memory; takes no lock."""
+        found = self._leaders.get((group, topic_id, partition))
+        return None if found is None or found.is_fenced else found
+
+    def lead(self, key: ShareKey) -> ShareLeader:
+        """Return a share partition, loaded if it was not. Raises UnknownTopicOrPartitionError;
+        IllegalStateError if it is not initialised, or its state contradicts itself (Q61);
+        OffsetNotAvailableError while another thread loads it; StorageError, CorruptRecordError, and the
+        errors of writes of the state.
+        """
+        found = self.get(*key)
+        if found is not None:
+            return found
+        with self._lock:
+            load = self._loads.get(key) or self._loads.setdefault(key, _Load(key))
+        with load.lock:
+            return self.get(*key) or self._put(self._loaded(key))
+
+    # --- load ------------------------------------------------------------------------------------
+
+    def _put(self, leader: ShareLeader) -> ShareLeader:
+        letters = leader.core.redo_dead_letters(self._settings.share_limits(leader.key.group))
+        with self._lock:
+            self._leaders[leader.key] = leader
+        if letters:
+            self._redo(leader, letters)
+        return leader
+
+    def _loaded(self, key: ShareKey) -> ShareLeader:
+        began, topic = self._clock(), self.topic_of(key)
+        cut_logs = existing(self._store, CutLogs)
+        if cut_logs is not None:
+            cut_logs.cut(key)
+        state = self._states.read(key)
+        if state is None:
+            raise IllegalStateError(
+                f"share partition {key} is not initialised: a heartbeat of its group's members does it"
+            )
+        source = self._store.partition(topic, key.partition)
+        try:
+            core = SharePartition.load(state, source.start_offset, INT64_MAX)
+        except CorruptStateError as error:
+            log.error("share partition %s is not served: %s", key, error)
+            raise IllegalStateError(f"share partition {key} is not served: {error}") from error
+        leader = ShareLeader(key, topic, source, core, state)
+        leader.used = began
+        if core.start < 0:
+            self._begin(leader)
+        self._metrics.loaded(self._clock() - began)
+        return leader
+
+    def topic_of(self, key: ShareKey) -> str:
+        """Return the name of a share partition's topic. Raises UnknownTopicOrPartitionError."""
+        topics = self._store._side.topics
+        known, by_id = self._by_id
+        if known is not topics:
+            by_id = {info.topic_id: name for name, info in topics.items()}
+            self._by_id = topics, by_id
+        name = by_id.get(key.topic_id)
+        if name is None or key.partition not in topics[name].partition_ids:
+            raise UnknownTopicOrPartitionError(f"share partition {key}: there is no such topic or partition")
+        return name
+
+    def _begin(self, leader: ShareLeader) -> None:
+        """Find the start by share.auto.offset.reset, and make it durable before the first grant (Q13)."""
+        limits = self._settings.share_limits(leader.key.group)
+        offset = self._reset(leader.log, self._settings.share_reset(leader.key.group))
+        write = leader.core.begin_at(offset).write
+        assert write is not None
+        update = Update(leader.state_epoch, leader.leader_epoch, write.start, write.complete, write.batches)
+        error = self._states.write({leader.key: update})[leader.key]
+        if error is not None:
+            raise error
+        leader.core.written(write.token, True, self._clock(), limits)
+
+    def _reset(self, source: PartitionLog, reset: AutoReset) -> int:
+        if reset.strategy == EARLIEST:
+            return source.start_offset
+        if reset.strategy == LATEST:
+            return source.high_watermark
+        since = self._store._context.clock() - reset.duration_ms
+        found = source.offset_for_time(since)
+        return source.high_watermark if found is None else found
+
+    # --- the end of a share partition ------------------------------------------------------------
+
+    def fence(self, keys: Iterable[ShareKey]) -> set[str]:
+        """Drop share partitions that must not go on (Q60); return their groups."""
+        return {key.group for key in keys if self._drop(key)}
+
+    def fence_group(self, group: str) -> None:
+        """Drop all share partitions of a group."""
+        self.fence([leader.key for leader in self.all() if leader.key.group == group])
+
+    def fence_topic(self, topic_id: str) -> set[str]:
+        """Drop the share partitions of a deleted topic (Q46); return their groups."""
+        return self.fence([leader.key for leader in self.all() if leader.key.topic_id == topic_id])
+
+    def drop_idle(self) -> None:
+        """Drop share partitions that nobody has used for IDLE_MS, and that hold no locks (Q106)."""
+        before = self._clock() - IDLE_MS
+        for leader in self.all():
+            if leader.used <= before:
+                self._drop(leader.key, lambda leader: leader.is_idle)
+
+    def _drop(self, key: ShareKey, may: Callable[[ShareLeader], bool] = lambda _: True) -> bool:
+        leader = self._leaders.get(key)
+        if leader is None:
+            return False
+        with leader.lock:
+            if not may(leader):
+                return False
+            leader.is_fenced = True
+        with self._lock:
+            if self._leaders.get(key) is leader:
+                del self._leaders[key]
+        return True
+
+
+class _Load:
+    """A load of a share partition, for which other threads wait."""
+
+    def __init__(self, key: ShareKey) -> None:
+        def late() -> OffsetNotAvailableError:
+            return OffsetNotAvailableError(f"share partition {key} is being loaded, which takes long")
+
+        self.lock = BoundedLock(late)

@@ -1,0 +1,134 @@
+"""Reads the headers of record batches for a share group's fetch: which offsets the log has, and where they
+lie (Kafka: ReplicaManager.readFromLog, ShareFetchUtils).
+
+On disk only headers are read, of small batches with their records around. Threads: any, without locks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from segstore.arrays import np
+from segstore.coordinator.share.core.values import OffsetRange, ReadBatch
+from segstore.errors import CorruptRecordError
+from segstore.files import Handle
+from segstore.records.header import CONTROL_FLAG, NO_PRODUCER_ID, TRANSACTIONAL_FLAG
+from segstore.storage.context import Context, os_errors
+from segstore.storage.producers.aborted_transactions import outcomes
+from segstore.storage.segment.batch_scan import LARGE, walk
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.transfer.stretch import Place, Stretch
+
+_LEAST, _MOST = 4 << 10, 64 << 10
+_OF_ONE = 256
+"""Bytes that are read at once: at least, at most, and for each record that is wanted."""
+
+
+class BatchesRead(NamedTuple):
+    """Record batches of one segment, in order. `positions` are those of the batches in the file of `stretch`,
+    and one more behind the last; `end` is the offset behind the last batch. `aborted` has the offsets of
+    aborted transactions, for a group that reads committed records only.
+    """
+
+    batches: Sequence[ReadBatch]
+    positions: Sequence[int]
+    end: int
+    aborted: Sequence[OffsetRange]
+    handle: Handle | None
+    stretch: Stretch
+
+    @property
+    def are_large(self) -> bool:
+        """Return whether the headers are better read one by one."""
+        return self.positions[-1] - self.positions[0] > LARGE * len(self.batches)
+
+    def of(self, first: int, last: int) -> Stretch:
+        """Return the whole batches from the one that has offset `first` to the one that has `last`."""
+        lasts = [batch.last for batch in self.batches]
+        begin, end = bisect_left(lasts, first), bisect_left(lasts, last) + 1
+        assert self.handle is not None
+        place = Place(self.handle, self.positions[begin], self.positions[end], lasts[end - 1] + 1)
+        found = self.stretch
+        ends = found.log_start_offset, found.high_watermark, found.last_stable_offset
+        return Stretch(place, first, *ends, [])
+
+
+def read_batches(
+    context: Context,
+    source: PartitionLog,
+    offset: int,
+    enough: int,
+    max_bytes: int,
+    *,
+    committed: bool,
+    min_one: bool,
+    large: bool,
+) -> BatchesRead | None:
+    """Return the batches from the one that has `offset` on, `max_bytes` long, and no further than the one
+    that has offset `enough`; None if there are none. With `min_one` there is one batch at least. `large`:
+    batches are known to be large.
+
+    Raises OffsetOutOfRangeError, CorruptRecordError, StorageError, StoreClosedError.
+    """
+    with os_errors():
+        stretch = source.stretch_at_once(offset, max_bytes, committed) if min_one else None
+        if stretch is None:
+            level = "read_committed" if committed else "read_uncommitted"
+            stretch = source.stretch(offset, max_bytes, isolation_level=level, min_one=min_one)
+        if not len(stretch):
+            return None
+        return _headers(context, source, stretch, offset, enough, committed, large)
+
+
+def _headers(
+    context: Context,
+    source: PartitionLog,
+    stretch: Stretch,
+    offset: int,
+    enough: int,
+    committed: bool,
+    large: bool,
+) -> BatchesRead:
+    handle = stretch._handle
+    assert handle is not None
+    at, stop = stretch.position, stretch.position + len(stretch)
+    chunk = min(max(_LEAST, _OF_ONE * (enough - offset + 1)), _MOST)
+    batches: list[ReadBatch] = []
+    positions = [at]
+    for step in walk(
+        context.files, handle, at, stop, check_crcs=False, chunk=chunk, sparse=True, large=large
+    ):
+        if step.headers:
+            found = step.batches
+            kinds = found["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)
+            columns = [found["base_offset"].tolist(), found["last_offset"].tolist()]
+            if kinds.any():
+                producers = np.where(kinds & TRANSACTIONAL_FLAG != 0, found["producer_id"], NO_PRODUCER_ID)
+                columns += [producers.tolist(), (kinds & CONTROL_FLAG != 0).tolist()]
+            batches += map(ReadBatch, *columns)
+            positions += (found["position"] + found["size"]).tolist()
+            if batches[-1].last >= enough:
+                break
+    if not batches:
+        path = getattr(handle, "path", source.topic)
+        raise CorruptRecordError(str(path), at, offset, "no valid batch header")
+    while len(batches) > 1 and batches[-2].last >= enough:
+        del batches[-1], positions[-1]
+    aborted = _aborted(source, batches) if committed and stretch.aborted else ()
+    return BatchesRead(batches, positions, batches[-1].last + 1, aborted, handle, stretch)
+
+
+def _aborted(source: PartitionLog, batches: Sequence[ReadBatch]) -> list[OffsetRange]:
+    """Return the offsets of batches that belong to aborted transactions (Q44)."""
+    rows = outcomes(source).aborted
+    near = rows[(rows[:, 2] >= batches[0].base) & (rows[:, 1] <= batches[-1].last)].tolist()
+    return [
+        OffsetRange(each.base, each.last)
+        for each in batches
+        if not each.is_control
+        and any(
+            each.producer_id == producer and first <= each.base <= last for producer, first, last, _ in near
+        )
+    ]

@@ -1,0 +1,261 @@
+"""`ShareCoordinator`: a store's share groups deliver records, and take acknowledgements (KIP-932; Kafka:
+SharePartitionManager). A shared part of a store.
+
+On disk: reads logs; what consumers have done with records is written through `state_log`, dead letters are
+appended by `dead_letters`. Threads: any, none waits for another one's log or disk but in a write of state. No
+method waits for records: `on_available` and the store's publications say when to ask again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from segstore.coordinator.group.classic.member import MonotonicMs, monotonic_ms
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group_settings import group_settings
+from segstore.coordinator.share.core.partition import SharePartition
+from segstore.coordinator.share.core.values import AckBatch, Limits, Outcome
+from segstore.coordinator.share.dead_letters import DeadLetterQueue
+from segstore.coordinator.share.effects import Due, ShareEffects
+from segstore.coordinator.share.grants import AcquireTerms, Acquisition, ShareFetch
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.locks import LockTimer
+from segstore.coordinator.share.metrics import ShareMetrics
+from segstore.coordinator.share.partitions import IDLE_MS, ShareLeader, ShareLeaders
+from segstore.coordinator.share.state_log import StateLog
+from segstore.coordinator.share.waiters import ShareWaiter, ShareWaiters, Wake
+from segstore.coordinator.shared import shared
+from segstore.errors import NotLeaderOrFollowerError, SegstoreError, UnknownTopicOrPartitionError
+from segstore.storage.store.store import Store
+
+__all__ = ["AcquireTerms", "Acquisition", "ShareCoordinator", "ShareOffsets"]
+
+DEFAULT_TERMS = AcquireTerms()
+Event = Callable[[SharePartition], Outcome]
+At = tuple[str, int]
+"""A partition: the id of its topic, and its number."""
+
+
+class ShareOffsets(NamedTuple):
+    """The durable state of a share partition as tools show it (Q97): the start offset, -1 if it is not known,
+    the leader epoch, and the lag, -1 if it is not known.
+    """
+
+    start: int
+    leader_epoch: int
+    lag: int
+
+
+class ShareCoordinator:
+    """Get the one of a store with `shared(store, ShareCoordinator)`."""
+
+    def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
+        self._store, self._context, self._clock = store, store._context, clock
+        self._settings = group_settings(store)
+        self._states = shared(store, StateLog)
+        self._waiters = ShareWaiters()
+        self._metrics = ShareMetrics(clock)
+        self._letters = DeadLetterQueue(store, self._settings, self._metrics)
+        self._leaders = ShareLeaders(
+            store, self._states, self._settings, clock, self._metrics, self._letters.add
+        )
+        self._timer = LockTimer(self._context.scheduler, clock, self._run_out)
+        self._effects = ShareEffects(
+            self._states,
+            self._settings,
+            clock,
+            self._leaders,
+            self._waiters,
+            self._timer,
+            self._letters.add,
+        )
+        self._letters.settle = self._effects.settle
+        self._closed = False
+        me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
+        self._context.scheduler.every(IDLE_MS / 1000, partial(_upkeep, me))
+        store.on_topic_deleted(self._topic_deleted)
+        shared(store, GroupCoordinator).set_share_fence(self.fence)
+
+    # --- fetches -------------------------------------------------------------------------------
+
+    def acquire(
+        self, group: str, member: str, wanted: Sequence[At], terms: AcquireTerms = DEFAULT_TERMS
+    ) -> list[Acquisition]:
+        """Let a member acquire records of partitions, in the order in which they are `wanted`. Returns an
+        acquisition of each partition that had something to give, or has an error; waits for nothing.
+
+        Errors: UnknownTopicOrPartitionError; IllegalStateError if the partition is not initialised for the
+        group; OffsetNotAvailableError, StorageError, CorruptRecordError. Raises StoreClosedError,
+        ForkedError.
+        """
+        self._context.check_writable()
+        if terms.max_records <= 0 or terms.max_bytes <= 0:
+            return []
+        settings = self._settings.share(group)
+        fetch = ShareFetch(
+            self._context, self._leaders, self._effects, self._clock, settings, group, member, terms
+        )
+        return fetch.acquire(wanted)
+
+    def cancel(self, acquisition: Acquisition) -> None:
+        """Take back an acquisition whose answer can't be given: its records become available as if they had
+        never been granted (Q94).
+        """
+        leader = acquisition.leader
+        if leader is not None:
+            self._ask(leader, lambda core: core.ungrant(acquisition.token))
+
+    def lock_timeout_ms(self, group: str) -> int:
+        """Return how long a record that is acquired now stays with its consumer."""
+        return int(self._settings.share_limits(group).lock_ms)
+
+    def on_available(self, group: str, wake: Wake) -> ShareWaiter:
+        """Have `wake` called, by any thread, whenever records of a group become available, or its window
+        moves; records that are appended are published by the store. `wake` must not wait, nor raise.
+        """
+        return self._waiters.add(group, wake)
+
+    # --- acknowledgements ------------------------------------------------------------------------
+
+    def acknowledge(
+        self, group: str, member: str, batches: Mapping[At, Sequence[AckBatch]]
+    ) -> dict[At, SegstoreError | None]:
+        """Take a member's acknowledgements, of each partition all or none; return for each None when they are
+        in the log, or the error. Those of all partitions are written together.
+
+        Errors: InvalidRecordStateError, InvalidRequestError: nothing was done; UnknownTopicOrPartitionError
+        for a partition of which nothing was acquired since this process began; NotLeaderOrFollowerError if
+        the share partition has begun anew; StorageError and other errors of the log: the member has the
+        records still. Raises StoreClosedError, ForkedError.
+        """
+        self._context.check_writable()
+        limits, now = self._settings.share_limits(group), self._clock()
+        found: dict[At, SegstoreError | None] = {}
+        due: list[Due] = []
+        for at, acks in batches.items():
+            leader = self._leaders.get(group, *at)
+            try:
+                if leader is None:
+                    raise _unknown(group, at)
+                leader.used = now
+                outcome = leader.ask(lambda core: core.acknowledge(member, acks, now, limits))  # noqa: B023
+            except SegstoreError as error:
+                found[at] = error
+            else:
+                found[at] = None
+                due.append((leader, outcome))
+                self._metrics.acknowledged(acks)
+        for key, failure in self._effects.settle(due).items():
+            found[key.topic_id, key.partition] = failure
+        return found
+
+    def release(self, group: str, member: str, partitions: Iterable[At]) -> None:
+        """Give back all records that a member has acquired of these partitions, because its session has ended
+        (Q35). What could not be written is logged, and given back when its lock runs out.
+        """
+        self._context.check_writable()
+        limits, now = self._settings.share_limits(group), self._clock()
+        due: list[Due] = []
+        for at in partitions:
+            leader = self._leaders.get(group, *at)
+            if leader is not None:
+                _note(due, leader, partial(_release, member=member, now=now, limits=limits))
+        self._effects.settle(due)
+
+    # --- the end of share partitions ---------------------------------------------------------------
+
+    def fence(self, keys: Iterable[ShareKey]) -> None:
+        """Drop share partitions whose state was changed or deleted by somebody else. Their locks are gone,
+        and acknowledgements under way get NotLeaderOrFollowerError.
+        """
+        for group in self._leaders.fence(keys):
+            self._waiters.wake(group)
+
+    def drop_group(self, group: str) -> None:
+        """Drop the share partitions of a group that has no session left (Q60)."""
+        self._leaders.fence_group(group)
+
+    def drop_idle(self) -> None:
+        """Drop share partitions that nobody uses, and that hold no locks; the scheduler does this too."""
+        self._leaders.drop_idle()
+
+    def _topic_deleted(self, _: Store, topic: str, topic_id: str) -> None:
+        for group in self._leaders.fence_topic(topic_id):
+            self._waiters.wake(group)
+
+    # --- what others ask -------------------------------------------------------------------------
+
+    def offsets(self, group: str, keys: Iterable[ShareKey] | None = None) -> dict[ShareKey, ShareOffsets]:
+        """Return the durable start offsets of share partitions, by default of all that are initialised;
+        -1 for one that is not (Kafka: ReadShareGroupStateSummary).
+        """
+        wanted = self._states.keys_of(group) if keys is None else keys
+        return {key: self._offsets(key) for key in wanted}
+
+    def _offsets(self, key: ShareKey) -> ShareOffsets:
+        state = self._states.read(key)
+        if state is None:
+            return ShareOffsets(-1, 0, -1)
+        lag = -1
+        if state.start >= 0 and state.complete >= 0:
+            try:
+                source = self._store.partition(self._leaders.topic_of(key), key.partition)
+                lag = source.high_watermark - state.start - state.complete
+            except SegstoreError:
+                lag = -1  # the topic is gone, or can't be read
+        return ShareOffsets(state.start, state.leader_epoch, lag)
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Return the values of Kafka's metrics by name and labels."""
+        return self._metrics.values(self._leaders.all())
+
+    # --- upkeep ------------------------------------------------------------------------------------
+
+    def _run_out(self, leaders: Sequence[ShareLeader]) -> None:
+        if not self._closed:
+            self._effects.expire(leaders)
+
+    def _ask(self, leader: ShareLeader, event: Event) -> None:
+        due: list[Due] = []
+        _note(due, leader, event)
+        self._effects.settle(due)
+
+    def close(self) -> None:
+        """Drop all share partitions, because the store is being closed: locks are forgotten, and waiting
+        fetches are woken. Dead letters that wait for the disk are copied after the next open.
+        """
+        self._closed = True
+        self._timer.stop()
+        self._letters.close()
+        self._leaders.fence([leader.key for leader in self._leaders.all()])
+        self._waiters.wake_all()
+
+
+def _note(due: list[Due], leader: ShareLeader, event: Event) -> None:
+    """Note the outcome of an event, of which nobody waits for the answer: a share partition that was fenced
+    needs it no more.
+    """
+    try:
+        due.append((leader, leader.ask(event)))
+    except NotLeaderOrFollowerError:
+        return
+
+
+def _release(core: SharePartition, member: str, now: float, limits: Limits) -> Outcome:
+    return core.release(member, now, limits)
+
+
+def _unknown(group: str, at: At) -> UnknownTopicOrPartitionError:
+    return UnknownTopicOrPartitionError(
+        f"share partition {ShareKey(group, *at)}: nothing of it was acquired since this process began"
+    )
+
+
+def _upkeep(ref: Callable[[], ShareCoordinator | None]) -> None:
+    """Do the regular work of the scheduler."""
+    coordinator = ref()
+    if coordinator is not None:
+        coordinator.drop_idle()
