@@ -9,6 +9,7 @@ import os
 from typing import Any, NamedTuple
 
 from segstore import names
+from segstore.errors import UnsupportedVersionError
 from segstore.protocol.definitions import message
 from segstore.protocol.record_codec import decode_key, decode_value, kind_of, prefix_of
 
@@ -43,7 +44,7 @@ def state_text(key: bytes | None, value: bytes | None) -> StateText | None:
         version = prefix_of(value)
         data = _data(f"{name}Value", decode_value(f"{name}Value", value), version)
         return StateText(told, _text("version", version, data))
-    except ValueError:
+    except (ValueError, UnsupportedVersionError):
         return None
 
 

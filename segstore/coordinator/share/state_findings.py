@@ -13,6 +13,7 @@ from segstore.coordinator.share.core.values import StateBatch
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.state_requests import DURABLE_STATES
 from segstore.coordinator.share.state_schema import StateKind, parse_snapshot, parse_state_key, parse_update
+from segstore.errors import UnsupportedVersionError
 from segstore.protocol.record_codec import kind_of
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.scan import reads
@@ -37,13 +38,13 @@ def doubts(source: PartitionLog) -> list[Doubt]:
         for record in records:
             try:
                 _take(found, record.offset, record.key or b"", record.value)
-            except ValueError:
+            except (ValueError, UnsupportedVersionError):
                 """`state_table` reports it."""
     return sorted(doubt for some in found.values() for doubt in some)
 
 
 def _take(found: dict[ShareKey, list[Doubt]], at: int, key: bytes, value: bytes | None) -> None:
-    """Take in a record. Raises ValueError for one that can't be read."""
+    """Take in a record. Raises ValueError, UnsupportedVersionError for one that can't be read."""
     kind = kind_of(key, "a share partition")
     if kind > max(StateKind):
         return

@@ -18,7 +18,7 @@ from segstore import names
 from segstore.coordinator.share.core.durable import StateDelta
 from segstore.coordinator.share.core.values import Durable, StateBatch
 from segstore.coordinator.share.keys import ShareKey
-from segstore.errors import InvalidArgumentError, InvalidRequestError
+from segstore.errors import InvalidArgumentError
 from segstore.protocol.codec import structs
 from segstore.protocol.primitives import Packed
 from segstore.protocol.record_codec import decode_key, decode_value, encode_key, encode_value
@@ -117,8 +117,6 @@ def parse_update(data: bytes) -> StateDelta:
 
 
 def _parse_batches(body: Any) -> tuple[StateBatch, ...]:
-    if body.state_batches is None:
-        raise InvalidRequestError("its state batches are null")
     return tuple(
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
         for each in body.state_batches

@@ -16,6 +16,7 @@ from segstore.coordinator.java_hash import partition_among
 from segstore.coordinator.share.keys import ShareKey
 from segstore.errors import RecordTooLargeError, UnknownTopicOrPartitionError
 from segstore.records import CODECS, HEADER_SIZE, Columns, Template
+from segstore.records.encode import batch_cap
 from segstore.storage.log.acks import Acks
 from segstore.storage.log.append import append_batches, append_record
 from segstore.storage.log.partition import Partition
@@ -102,8 +103,7 @@ class StateWriter:
 
     def __init__(self, log: PartitionLog, config: StoreConfig, now: int) -> None:
         self.now, self._log = now, log
-        codec = config.share_coordinator_state_topic_compression_codec
-        self._compression = CODECS[codec] if codec else None
+        self._codec = config.share_coordinator_state_topic_compression_codec
         self._acks = Acks(timeout_ms=config.share_coordinator_write_timeout_ms)
 
     def partition_for_write(self) -> Partition:
@@ -115,7 +115,8 @@ class StateWriter:
     def check_size(self, key: bytes, value: bytes | None) -> None:
         """Raise RecordTooLargeError for a record that no batch of the topic can hold."""
         size = HEADER_SIZE + len(key) + len(value or b"") + _NUMBERS
-        most = self.partition_for_write().validator.largest_batch
+        limit = self.partition_for_write().validator.largest_batch
+        most = batch_cap(self._codec, limit, limit)
         if size > most:
             raise RecordTooLargeError(
                 f"a share partition's state makes a batch of {size:,} bytes: allowed are {most:,}"
@@ -125,7 +126,7 @@ class StateWriter:
         """Append all records, or none; return the first offset. Raises StorageError, and the errors of
         `Acknowledger`.
         """
-        compression, acks = self._compression, self._acks
+        compression, acks = CODECS[self._codec] if self._codec else None, self._acks
         if len(keys) == 1:
             record = values[0], keys[0], (), self.now, compression, _AS_KAFKA
             return append_record(self, *record, sequenced=False, acks=acks).first
