@@ -2,8 +2,8 @@
 (org.apache.kafka.server.common.Feature), without those whose APIs are not served.
 
 `transaction.version` 2 has Java's clients from 4.0 on, and franz-go, work by KIP-890: each transaction has an
-epoch of its own, and Produce and TxnOffsetCommit add to it what they write. `share.version` 1 stands for share
-groups (KIP-932), 2 for share groups with dead letters (KIP-1191). Clients that don't know features go on as
+epoch of its own, and Produce and TxnOffsetCommit add to it what they write. `share.version` 1: there are
+share groups (KIP-932); 2: they have dead letters (KIP-1191). Clients that do not know features go on as
 before. Threads: no state.
 """
 

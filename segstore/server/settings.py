@@ -62,8 +62,8 @@ class ServerConfig(SecurityConfig):
         SHARE_VERSION.lowest,
         SHARE_VERSION.highest,
         "",
-        "the level of the feature share.version: 1: share groups (KIP-932); 2: share groups whose dead letters"
-        " are kept (KIP-1191); 0: none, clients get UNSUPPORTED_VERSION",
+        "the level of the feature share.version: 1: share groups (KIP-932); 2: share groups with dead letters"
+        " (KIP-1191); 0: none, clients get UNSUPPORTED_VERSION",
     )
     max_request_partition_size_limit: int = whole(
         2000, 1, MAX_INT, "partitions", "the most that one DescribeTopicPartitions answers"

@@ -1,5 +1,5 @@
-"""`ShareWaits`: share fetches that wait until records become available, or their time is over (KIP-932; Kafka:
-DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
+"""`ShareWaits`: share fetches that wait until records become available, or their time is over (KIP-932;
+Kafka: DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
 
 Nothing is on disk. Threads: the loop's; a share group tells in any thread that records became available.
 
@@ -137,7 +137,7 @@ class ShareWaits:
             self.expired += parked.is_over
             complete()
 
-        parked.complete = go_on  # type: ignore[method-assign]
+        parked.complete = go_on
         self._purgatory.park(parked, glance.ends, glance.publications)
         if not is_sated:
             held.parked[parked] = None

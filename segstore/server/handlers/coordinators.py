@@ -48,8 +48,8 @@ def _refusal(key_type: int, key: str, version: int) -> str | None:
     if key_type in (GROUP, TRANSACTION):
         return None
     return (
-        f"key type {key_type} is not served in version {version}: allowed are {GROUP} (groups), {TRANSACTION} "
-        f"(transactions), and from version {_SHARES_SINCE} on {SHARE} (share partitions)"
+        f"key type {key_type} is not served in version {version}: allowed are {GROUP} (groups), {TRANSACTION}"
+        f" (transactions), and from version {_SHARES_SINCE} on {SHARE} (share partitions)"
     )
 
 

@@ -11,7 +11,7 @@ ended, they are taken back as if they had never been acquired. The client's quot
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from segstore.coordinator.share.core.sessions import FINAL, SharedResult
@@ -282,12 +282,14 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
         return answer
     fetches.go_on(session)
     if epoch != FINAL:
-        forgotten = [
-            (each.topic_id, number) for each in body.forgotten_topics_data for number in each.partitions
-        ]
-        session.change(asked.partitions, forgotten)
+        session.change(asked.partitions, _forgotten(body))
         fetches.waits.attend(session.group, fetches.coordinator)
     return _ShareFetch(fetches, request, session).begin(asked)
+
+
+def _forgotten(body: Any) -> Iterator[WirePartition]:
+    for topic in body.forgotten_topics_data:
+        yield from ((topic.topic_id, number) for number in topic.partitions)
 
 
 def share_fetch(node: Node, request: Request) -> Any:

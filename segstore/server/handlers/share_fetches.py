@@ -1,4 +1,5 @@
-"""`ShareFetches`: what the requests of share groups' members share at a server (Kafka: SharePartitionManager).
+"""`ShareFetches`: what the requests of share groups' members share at a server (Kafka:
+SharePartitionManager).
 
 Nothing is on disk. Threads: the loop's; the share coordinator is asked in worker threads, since it may read
 logs and write states.

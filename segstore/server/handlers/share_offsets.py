@@ -129,7 +129,8 @@ def _altered(store: Store, body: Any) -> Any:
         for each in topic.partitions
     }
     shared(store, ShareCoordinator)  # which is told of it
-    told = shared(store, GroupCoordinator).alter_share_offsets(body.group_id, wanted)
+    errors = shared(store, GroupCoordinator).alter_share_offsets(body.group_id, wanted)
+    told = {tuple(tp): error for tp, error in errors.items()}
     topics = shown(store)
     return _Altered(
         responses=[
@@ -137,9 +138,7 @@ def _altered(store: Store, body: Any) -> Any:
                 topic_name=topic.topic_name,
                 topic_id=_id_of(topics.get(topic.topic_name)),
                 partitions=[
-                    _altered_row(
-                        each.partition_index, told[TopicPartition(topic.topic_name, each.partition_index)]
-                    )
+                    _altered_row(each.partition_index, told[topic.topic_name, each.partition_index])
                     for each in topic.partitions
                 ],
             )
