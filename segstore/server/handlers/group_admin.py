@@ -28,7 +28,7 @@ _Listed = structs("ListGroupsResponse")
 _Described = structs("DescribeGroupsResponse")
 _Deleted = structs("DeleteGroupsResponse")
 
-CLASSIC, CONSUMER, UNKNOWN = "classic", "consumer", "Unknown"
+CLASSIC, CONSUMER, SHARE, UNKNOWN = "classic", "consumer", "share", "Unknown"
 """Kafka's types of groups; of a group of a protocol that is not known here only its id is."""
 _TELLS_MISSING = 6
 
@@ -62,21 +62,16 @@ def _listings(store: Store) -> Iterator[Any]:
         except UnsupportedVersionError:
             yield _Listed.ListedGroup(group_id=group, group_state=UNKNOWN, group_type=UNKNOWN)
             continue
-        consumers = groups.describe_consumers(group) if info is None else None
-        if consumers is not None:
-            yield _Listed.ListedGroup(
-                group_id=group,
-                protocol_type=PROTOCOL_TYPE,
-                group_state=consumers.state.value,
-                group_type=CONSUMER,
-            )
-        elif info is not None:
-            yield _Listed.ListedGroup(
-                group_id=group,
-                protocol_type=info.protocol_type,
-                group_state=info.state.value,
-                group_type=CLASSIC,
-            )
+        if info is not None:
+            yield _listing(group, info.protocol_type, info.state.value, CLASSIC)
+        elif (consumers := groups.describe_consumers(group)) is not None:
+            yield _listing(group, PROTOCOL_TYPE, consumers.state.value, CONSUMER)
+        elif (share := groups.describe_share(group)) is not None:
+            yield _listing(group, SHARE, share.state.value, SHARE)
+
+
+def _listing(group: str, protocol: str, state: str, kind: str) -> Any:
+    return _Listed.ListedGroup(group_id=group, protocol_type=protocol, group_state=state, group_type=kind)
 
 
 # --- DescribeGroups ------------------------------------------------------------------------------
