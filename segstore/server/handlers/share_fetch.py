@@ -228,6 +228,8 @@ class _ShareFetch:
         rows = [row for topic in answer.responses for row in topic.partitions]
         if any(row.current_leader.leader_id >= 0 for row in rows):
             answer.node_endpoints = [self._endpoint()]
+        if got:
+            self._fetches.granted(self._session, got)
         if self._throttle.bound is not None and got:
             answer.throttle_time_ms = self._throttle.charge(sum(len(row.records) for row in rows))
         return answer

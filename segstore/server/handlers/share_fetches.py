@@ -7,7 +7,7 @@ logs and write states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from segstore.coordinator.group_settings import group_settings
@@ -15,9 +15,10 @@ from segstore.coordinator.quotas import Throttle
 from segstore.coordinator.share.core.values import AckBatch
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.shared import existing, shared
-from segstore.errors import SegstoreError
+from segstore.errors import SegstoreError, UnknownTopicOrPartitionError
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.fetching.share_purgatory import ParkedShareFetch, ShareWaits
 from segstore.server.fetching.share_sessions import WirePartition, WireSession, WireSessions
 from segstore.server.logs import Logs
@@ -43,6 +44,7 @@ class ShareFetches:
         self.sessions = WireSessions(most, self._ended)
         self.waits = ShareWaits(node.loop, self._fetches.purgatory, node.part(Logs))
         self._parked: dict[WireSession, ParkedShareFetch] = {}
+        self._granted: dict[WireSession, set[WirePartition]] = {}
         group_settings(node.store).set_share_version(node.config.share_version)
 
     def throttle_of(self, request: Request) -> Throttle:
@@ -64,14 +66,20 @@ class ShareFetches:
             return {}
         wanted = {text_of(key): some for key, some in batches.items()}
         errors = self.coordinator.acknowledge(session.group, session.member, wanted)
-        return {key: told_of(errors[text_of(key)]) for key in batches}
+        granted = self._granted.get(session, frozenset())
+        return {key: _told(errors[text_of(key)], key in granted) for key in batches}
 
     def release(self, session: WireSession) -> None:
         """Release all records that an ended session's member has acquired. For a worker thread."""
         held = list(map(text_of, session.in_turn(0)))
         self.coordinator.release(session.group, session.member, held)
+        self._granted.pop(session, None)
 
-    # --- waits, and the ends of sessions ---------------------------------------------------------
+    # --- what sessions have ----------------------------------------------------------------------
+
+    def granted(self, session: WireSession, keys: Iterable[WirePartition]) -> None:
+        """Note that records of partitions were acquired in a session."""
+        self._granted.setdefault(session, set()).update(keys)
 
     def wait(self, session: WireSession, parked: ParkedShareFetch) -> None:
         """Note that a session's fetch waits."""
@@ -96,6 +104,7 @@ class ShareFetches:
         """A session has ended: with its connection, which frees its member's records, or for another one."""
         self.go_on(session)
         if not is_broken:
+            self._granted.pop(session, None)
             return
 
         def done(result: object) -> None:
@@ -109,6 +118,15 @@ class ShareFetches:
         """End all sessions: the server ends."""
         self.sessions.close()
         self.waits.close()
+
+
+def _told(error: SegstoreError | None, was_granted: bool) -> Told:
+    """Return how an acknowledgement went. A share partition that is missing in memory, though the session has
+    records of it, has begun anew since.
+    """
+    if was_granted and isinstance(error, UnknownTopicOrPartitionError):
+        return Told(Code.NOT_LEADER_OR_FOLLOWER, str(error))
+    return told_of(error)
 
 
 def with_share_fetches(node: Node, request: Request, begin: Callable[[ShareFetches], Any]) -> Any:
