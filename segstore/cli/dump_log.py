@@ -16,7 +16,7 @@ from segstore import names
 from segstore._native import lib
 from segstore.cli.consume import as_text
 from segstore.cli.dump_files import SMALL, Row, dump_epochs, dump_offsets
-from segstore.cli.dump_states import is_of_states, state_text
+from segstore.cli.dump_states import state_text, topic_of_states
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.sparse import MOST
@@ -132,7 +132,7 @@ def _records(step: Step, i: int, path: str) -> Iterator[Row]:
     except CorruptRecordError as error:
         yield Row("damage", {"position": error.position, "reason": error.reason}, error.reason)
         return
-    control, states = bool(batch["attributes"][0] & CONTROL_FLAG), is_of_states(path)
+    control, states = bool(batch["attributes"][0] & CONTROL_FLAG), topic_of_states(path)
     for record in records:
         if control:
             yield Row(
@@ -153,9 +153,9 @@ def _records(step: Step, i: int, path: str) -> Iterator[Row]:
         yield Row("record", {**cells, "encoding": _encodings(key[1], value[1])})
 
 
-def _texts(key: bytes | None, value: bytes | None, states: bool) -> tuple[_Text, _Text]:
+def _texts(key: bytes | None, value: bytes | None, states: str | None) -> tuple[_Text, _Text]:
     """Return key and value as text, and their encodings."""
-    told = state_text(key, value) if states else None
+    told = state_text(states, key, value) if states else None
     return (as_text(key), as_text(value)) if told is None else ((told.key, None), (told.value, None))
 
 

@@ -1,5 +1,6 @@
-"""Shows records of `__share_group_state` as Kafka's ShareGroupStateMessageFormatter does, as JSON. On disk:
-nothing. Threads: any; functions without state.
+"""Shows records of share groups as JSON, those of `__share_group_state` as Kafka's
+ShareGroupStateMessageFormatter does, those of `__consumer_offsets` as its GroupMetadataMessageFormatter. On
+disk: nothing. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -13,9 +14,18 @@ from segstore.errors import UnsupportedVersionError
 from segstore.protocol.definitions import message
 from segstore.protocol.record_codec import decode_key, decode_value, kind_of, prefix_of
 
-TOPIC = "__share_group_state"
-_MESSAGES = ("ShareSnapshot", "ShareUpdate")
-"""Kafka's names of the messages, without "Key" and "Value", by the type that a key begins with."""
+_MESSAGES = {
+    "__share_group_state": {0: "ShareSnapshot", 1: "ShareUpdate"},
+    "__consumer_offsets": {
+        10: "ShareGroupMemberMetadata",
+        11: "ShareGroupMetadata",
+        12: "ShareGroupTargetAssignmentMetadata",
+        13: "ShareGroupTargetAssignmentMember",
+        14: "ShareGroupCurrentMemberAssignment",
+        15: "ShareGroupStatePartitionMetadata",
+    },
+}
+"""Kafka's names of the messages, without "Key" and "Value", by topic, and the type that a key begins with."""
 
 
 class StateText(NamedTuple):
@@ -25,19 +35,19 @@ class StateText(NamedTuple):
     value: str | None
 
 
-def is_of_states(path: str) -> bool:
-    """Return whether a file lies in the directory of a partition of the topic."""
+def topic_of_states(path: str) -> str | None:
+    """Return the topic in the directory of whose partition a file lies, if its records are shown so."""
     parsed = names.parse_partition_dir(os.path.basename(os.path.dirname(os.path.abspath(path))))
-    return parsed is not None and parsed[0] == TOPIC
+    return parsed[0] if parsed is not None and parsed[0] in _MESSAGES else None
 
 
-def state_text(key: bytes | None, value: bytes | None) -> StateText | None:
-    """Return a record as text; None for a record that is none of the topic, or of a newer version."""
+def state_text(topic: str, key: bytes | None, value: bytes | None) -> StateText | None:
+    """Return a record as text; None for a record of another kind, or of a newer version."""
     try:
-        kind = kind_of(key or b"", "a share partition")
-        if kind >= len(_MESSAGES):
+        kind = kind_of(key or b"", "a share group")
+        name = _MESSAGES[topic].get(kind)
+        if name is None:
             return None
-        name = _MESSAGES[kind]
         told = _text("type", kind, _data(f"{name}Key", decode_key(f"{name}Key", key or b""), 0))
         if value is None:
             return StateText(told, None)

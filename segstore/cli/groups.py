@@ -1,4 +1,5 @@
-"""`segstore groups`: lists and describes consumer groups with their lag, resets and deletes their offsets.
+"""`segstore groups`: lists and describes consumer and share groups with their lag, resets and deletes their
+offsets.
 
 On disk: through the engine. Threads: one.
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from segstore.coordinator.group.admin import Moved, Reset
-    from segstore.coordinator.group.describe import GroupDescription, GroupMember, PartitionState
+    from segstore.coordinator.group.descriptions import GroupDescription, GroupMember, PartitionState
     from segstore.coordinator.structs import TopicPartition
 
 # --- groups look -------------------------------------------------------------------------------
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # `segstore groups list` and `describe` only read, beside a live writer too.
 
 STATES = {"Stable": "", "Unknown": "red"}
+_SHARE = "share"
 
 
 @click.command("list")
@@ -61,7 +63,8 @@ def describe(names: tuple[str, ...], members: bool, where: Where, as_json: bool)
     """Show each partition of a GROUP, by default of all groups: committed offset, end offset, lag, member.
 
     The lag is Kafka's: end offset minus committed offset. UNREAD leaves out the offsets that retention has
-    removed before the group has read them.
+    removed before the group has read them. A share group has its start offset in place of a committed one:
+    all records before it are done. Its lag is without the records after it that are done, too.
 
     `segstore groups describe flights-app --json` gives an object for each group, with members and partitions.
     """
@@ -84,17 +87,18 @@ def describe(names: tuple[str, ...], members: bool, where: Where, as_json: bool)
 
 def _print_groups(found: list[GroupDescription]) -> None:
     right = ("members", "partitions", "lag", "unread")
-    made = table("group", "state", "protocol", *right, right=right)
+    made = table("group", "type", "state", "protocol", *right, right=right)
     for group in found:
         state = styled(group.state, style=STATES.get(group.state, NOTED))
         counts = len(group.members), len(group.partitions), group.lag, group.unread
-        add_row(made, group.group_id, state, group.protocol, *counts)
+        add_row(made, group.group_id, group.group_type, state, group.protocol, *counts)
     console().print(made)
     _print_errors(found)
 
 
 def _print_partitions(group: GroupDescription) -> None:
-    right = ("partition", "committed", "start offset", "end offset", "lag", "unread")
+    first = ("share start", "log start") if group.group_type == _SHARE else ("committed", "start offset")
+    right = ("partition", *first, "end offset", "lag", "unread")
     made = table("topic", *right, "member", right=right, title=_title(group))
     before = None
     for part in group.partitions:
@@ -128,8 +132,15 @@ def _print_members(group: GroupDescription) -> None:
 
 def _title(group: GroupDescription) -> str:
     count = len(group.members)
-    what = [group.state, f"{count} member{'s' * (count != 1)}", *([group.protocol] if group.protocol else [])]
-    what += [f"generation {group.generation:,}"] if group.generation >= 0 else []
+    kind = ["share group"] if group.group_type == _SHARE else []
+    epoch = "epoch" if group.group_type == _SHARE else "generation"
+    what = [
+        *kind,
+        group.state,
+        f"{count} member{'s' * (count != 1)}",
+        *([group.protocol] if group.protocol else []),
+    ]
+    what += [f"{epoch} {group.generation:,}"] if group.generation >= 0 else []
     removed = f", {group.unread:,} unread" if group.unread != group.lag else ""
     return f"{group.group_id}  {', '.join(what)}, lag {group.lag:,}{removed}"
 
@@ -177,6 +188,7 @@ def _print_errors(found: list[GroupDescription]) -> None:
 def _summary(group: GroupDescription) -> dict[str, Any]:
     return {
         "group": group.group_id,
+        "type": group.group_type,
         "state": group.state,
         "protocol_type": group.protocol_type,
         "protocol": group.protocol,
@@ -216,6 +228,7 @@ def _partition(part: PartitionState) -> dict[str, Any]:
         "end_offset": part.end,
         "lag": part.lag,
         "unread": part.unread,
+        **({} if part.complete == 0 else {"complete": part.complete}),
         "member_id": part.member_id,
         **({"error": part.error} if part.error else {}),
     }
@@ -311,7 +324,8 @@ def reset(
     """Set the offsets from which GROUP goes on. Only shows what would change, unless --execute is given.
 
     `segstore groups reset flights-app --to-datetime 2013-07-01T00:00:00Z --topic flights --execute` lets the
-    group read July again. An offset outside of the log is moved to the nearest one inside. The group must
+    group read July again. An offset outside of the log is moved to the nearest one inside. Of a share group
+    the start offsets are set, and what was delivered after them is delivered again. The group must
     have no members: those of a store live in the process that writes it, so close the store there first.
     """
     to = _goal(goals)
@@ -364,7 +378,7 @@ def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:
 @place_option
 def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool, where: Where) -> int:
     """Delete GROUP and all offsets that it has committed; with --topic only the offsets of these
-    partitions.
+    partitions. A share group gives up topics as a whole.
     """
     if topics:
         where.check_offers("groups delete --topic")
@@ -396,9 +410,10 @@ def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -
 
 @click.group(cls=PlaceFirst, no_args_is_help=False, default="list")
 def groups() -> None:
-    """Show consumer groups and their lag, reset their offsets, delete them.
+    """Show consumer and share groups and their lag, reset their offsets, delete them.
 
-    Committed offsets are records of the topic __consumer_offsets. Without a command the groups are listed.
+    Committed offsets are records of the topic __consumer_offsets, the states of share groups are records of
+    __share_group_state. Without a command the groups are listed.
     `list` and `describe` work beside a live writer; `reset` and `delete` need the store for themselves, so
     that no member is reading. The store is given with --store, or in SEGSTORE_PATH; --bootstrap takes a
     cluster instead.

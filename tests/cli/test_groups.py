@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from cli import COMMAND, json_lines, ok, run, start_program
 from group_records import at, member, offsets_of, opened, record, tp
+from share_groups import SharingMember
 from waiting import PATIENCE
 
 import segstore
+from segstore import AdminClient
 from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
 from segstore.coordinator.group.assignors import Subscription
 
@@ -46,9 +48,9 @@ def cells(text: str) -> list[list[str]]:
 
 def test_list_beside_a_live_writer(store_dir: Path, writer: segstore.Store) -> None:
     assert cells(ok("groups", "list", "-s", store_dir).stdout) == [
-        ["group", "state", "protocol", "members", "partitions", "lag", "unread"],
-        ["app", "Stable", "range", "1", "3", "6", "6"],
-        ["audit", "Empty", "0", "1", "0", "0"],
+        ["group", "type", "state", "protocol", "members", "partitions", "lag", "unread"],
+        ["app", "classic", "Stable", "range", "1", "3", "6", "6"],
+        ["audit", "classic", "Empty", "0", "1", "0", "0"],
     ]
     rows = json_lines(ok("groups", "list", "-s", store_dir, "--json"))
     assert [(row["group"], row["state"], row["lag"]) for row in rows] == [
@@ -271,6 +273,48 @@ def test_delete_what_was_committed_for_a_topic(path: Path) -> None:
     result = ok("groups", "delete", "app", "-t", "t:1,3", "--yes", "-s", path)
     assert result.stderr == "forgot 1 offset of app\n"
     assert committed(path) == {0: 4}
+
+
+# --- share groups ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared_path(store_dir: Path) -> Path:
+    """A store with a share group "q" of a topic "t", whose start offset is 4 in partition 1."""
+    config = {"offsets.topic.num.partitions": 1, "share.coordinator.state.topic.num.partitions": 1}
+    with segstore.open(store_dir, config=config) as store:
+        store.create_topic("t", 2)
+        store.partition("t", 1).append_batch([b"x"] * 10)
+        SharingMember(store, "m-1", group="q").join().leave()
+        AdminClient(store).alter_share_group_offsets("q", {tp(1): 4})
+    return store_dir
+
+
+def test_share_groups_are_listed_and_described(shared_path: Path) -> None:
+    assert cells(ok("groups", "list", "-s", shared_path).stdout)[1:] == [
+        ["q", "share", "Empty", "simple", "0", "2", "6", "6"]
+    ]
+    shown = ok("groups", "describe", "q", "-s", shared_path).stdout
+    assert "q  share group, Empty, 0 members, simple, epoch 4, lag 6" in shown
+    assert "share start" in shown
+    assert cells(shown)[2:] == [["t", "0", "-", "0", "0", "-", "-"], ["1", "4", "0", "10", "6", "6"]]
+    (row,) = json_lines(ok("groups", "describe", "q", "-s", shared_path, "--json"))
+    assert (row["type"], row["generation"], [each["lag"] for each in row["partitions"]]) == (
+        "share",
+        4,
+        [None, 6],
+    )
+
+
+def test_a_share_group_is_reset_and_deleted(shared_path: Path) -> None:
+    ok("groups", "reset", "q", "--to-earliest", "-t", "t:1", "--execute", "-s", shared_path)
+    (row,) = json_lines(ok("groups", "describe", "q", "-s", shared_path, "--json"))
+    assert [each["committed"] for each in row["partitions"]] == [None, 0]
+    assert (
+        "forgot 2 offsets of q" in ok("groups", "delete", "q", "-t", "t", "--yes", "-s", shared_path).stderr
+    )
+    assert "deleted q" in ok("groups", "delete", "q", "--yes", "-s", shared_path).stderr
+    assert "no groups" in ok("groups", "list", "-s", shared_path).stderr
 
 
 @pytest.mark.parametrize("command", ["list", "describe", "reset", "delete"])

@@ -1,4 +1,4 @@
-"""Helpers for share groups over real stores: a store with one topic, and members that acquire and acknowledge."""
+"""Helpers for share groups over real stores: one topic, and members that acquire and acknowledge."""
 
 from __future__ import annotations
 
@@ -36,8 +36,15 @@ class ShareStore:
     the locks, which stands still.
     """
 
-    def __init__(self, path: Path, files: Files | None = None, partitions: int = 1, **config: Any) -> None:
-        self.clock, self.time = Clock(), Monotonic()
+    def __init__(
+        self,
+        path: Path,
+        files: Files | None = None,
+        partitions: int = 1,
+        time: Monotonic | None = None,
+        **config: Any,
+    ) -> None:
+        self.clock, self.time = Clock(), time or Monotonic()
         settings = {
             "share.coordinator.state.topic.num.partitions": 1,
             **{name.replace("_", "."): value for name, value in config.items()},
@@ -101,7 +108,7 @@ class ShareStore:
         group: str = "g",
         partition: int = 0,
     ) -> SegstoreError | None:
-        """Acknowledge batches of one partition: first and last offset, and one type or one for each offset."""
+        """Acknowledge batches of one partition: first and last offset, and a type, or one for each offset."""
         acks = [AckBatch(first, last, _types(types)) for first, last, types in batches]
         at = self.topic_id, partition
         return self.share.acknowledge(group, member, {at: acks})[at]
@@ -128,6 +135,15 @@ class ShareStore:
         """Let time pass, and locks end that run out by then."""
         self.time.now += ms
         self.share._timer.ring()
+
+
+def filled(path: Path, *sizes: int, **config: Any) -> ShareStore:
+    """Return a store with record batches of these sizes, and a group that reads them from the start."""
+    store = ShareStore(path, **config)
+    for size in sizes:
+        store.log.append_batch([b"%d" % n for n in range(size)])
+    store.begin()
+    return store
 
 
 def _types(types: int | Sequence[int]) -> Sequence[int]:

@@ -15,12 +15,14 @@ from typing import Any
 from segstore.cli.places.client import Client
 from segstore.cli.places.cluster_offsets import ClusterLog, ClusterOffsets
 from segstore.coordinator.group.admin import Moved, Reset, chosen_partitions, moves
-from segstore.coordinator.group.describe import (
+from segstore.coordinator.group.describe import unknown_group
+from segstore.coordinator.group.descriptions import (
+    CLASSIC,
+    CONSUMER,
     GroupDescription,
     GroupListing,
     GroupMember,
     PartitionState,
-    unknown_group,
 )
 from segstore.coordinator.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
 from segstore.errors import NonEmptyGroupError
@@ -52,7 +54,9 @@ class ClusterGroups:
         if found.errors:
             raise self._client.error(found.errors[0])
         listed = sorted(found.valid, key=lambda each: str(each.group_id))
-        return tuple(GroupListing(each.group_id, _state(each.state)) for each in listed)
+        return tuple(
+            GroupListing(each.group_id, _state(each.state), group_type=_type(each)) for each in listed
+        )
 
     def _check_there(self, group: str) -> None:
         known = [listing.group_id for listing in self.list()]
@@ -72,6 +76,7 @@ class ClusterGroups:
             _NO_GENERATION,
             members,
             self._partitions(group, members),
+            group_type=_type(told),
         )
 
     def _told(self, group: str) -> Any:
@@ -140,6 +145,12 @@ class ClusterGroups:
 
 def _state(state: Any) -> str:
     return _STATES.get(state.name, str(state.name).capitalize())
+
+
+def _type(told: Any) -> str:
+    """Return the type of a group; clients before librdkafka 2.6 are not told of it."""
+    name = getattr(getattr(told, "type", None), "name", "")
+    return CONSUMER if name == "CONSUMER" else CLASSIC
 
 
 def _member(told: Any) -> GroupMember:

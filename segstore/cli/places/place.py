@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from segstore.coordinator.group.admin import Log, Moved, Reset
-    from segstore.coordinator.group.describe import GroupDescription, GroupListing
+    from segstore.coordinator.group.descriptions import GroupDescription, GroupListing
     from segstore.coordinator.structs import TopicPartition
     from segstore.records.records import Record
     from segstore.storage.meta.topic_info import TopicInfo

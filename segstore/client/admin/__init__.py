@@ -2,6 +2,7 @@
 
 from segstore.client.admin.client import AdminClient, KafkaAdminClient
 from segstore.client.admin.requests import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
+from segstore.client.admin.share_groups import SharePartitionOffsetInfo
 
 __all__ = [
     "AdminClient",
@@ -10,4 +11,5 @@ __all__ = [
     "KafkaAdminClient",
     "NewPartitions",
     "NewTopic",
+    "SharePartitionOffsetInfo",
 ]

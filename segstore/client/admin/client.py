@@ -11,12 +11,13 @@ from typing import Any, ClassVar, TypeVar
 
 from segstore import names
 from segstore.client.admin.requests import ConfigResource, ConfigResourceType, NewTopic, new_topics, total_of
+from segstore.client.admin.share_groups import ShareGroupAdmin, listed
 from segstore.client.settings import StoreClientSettings
 from segstore.closing import Closing
 from segstore.config import TopicConfig, client
 from segstore.coordinator import config_entries
 from segstore.coordinator.group.admin import Groups
-from segstore.coordinator.group.describe import GroupDescription
+from segstore.coordinator.group.descriptions import GroupDescription
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import (
@@ -47,7 +48,7 @@ class AdminConfig(StoreClientSettings):
     client_id: str = client.text("segstore-admin", "the name of this client")
 
 
-class AdminClient(Closing):
+class AdminClient(ShareGroupAdmin, Closing):
     """The topics, settings, groups and records of a store that is open in this process.
 
     Names and results are those of kafka-python: dicts that have what Kafka's answers have. Where several
@@ -90,7 +91,7 @@ class AdminClient(Closing):
         partition. Raises UnknownTopicOrPartitionError.
         """
         known = self._store.topics()
-        wanted = list(known) if topics is None else _listed("topics", topics)
+        wanted = list(known) if topics is None else listed("topics", topics)
         return [self._described(find_topic(known, name)) for name in wanted]
 
     def _described(self, info: TopicInfo) -> dict[str, Any]:
@@ -158,7 +159,7 @@ class AdminClient(Closing):
     ) -> dict[str, Any]:
         """Delete topics. Raises what `Store.delete_topic` raises."""
         store = self._store
-        asked = [(name, None) for name in _listed("topics", topics)]
+        asked = [(name, None) for name in listed("topics", topics)]
         return {"topics": _each(asked, lambda name, _: store.delete_topic(name), raise_errors)}
 
     def create_partitions(
@@ -243,13 +244,24 @@ class AdminClient(Closing):
             done.setdefault(resource.resource_type.name.lower(), {})[resource.name] = None
         return done
 
+    incremental_alter_configs = alter_configs
+
     # --- groups -----------------------------------------------------------------------------
 
-    def list_groups(self) -> list[dict[str, Any]]:
-        """Return id, protocol type and state of each group."""
+    def list_groups(self, types: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """Return id, protocol type, state and type of each group, or of those of some types: "classic",
+        "consumer", "share".
+        """
+        wanted = None if types is None else {each.lower() for each in listed("types", types)}
         return [
-            {"group_id": each.group_id, "protocol_type": each.protocol_type or "", "group_state": each.state}
+            {
+                "group_id": each.group_id,
+                "protocol_type": each.protocol_type or "",
+                "group_state": each.state,
+                "group_type": each.group_type,
+            }
             for each in self._groups.list()
+            if wanted is None or each.group_type in wanted
         ]
 
     def list_consumer_groups(self) -> list[tuple[str, str]]:
@@ -259,7 +271,7 @@ class AdminClient(Closing):
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Return state, members, committed offsets and lag of groups, by id. Raises GroupNotFoundError."""
         groups = self._groups
-        return {group: groups.describe(group) for group in _listed("group_ids", group_ids)}
+        return {group: groups.describe(group) for group in listed("group_ids", group_ids)}
 
     def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
         """Return what `describe_groups` does, as a list (kafka-python 2)."""
@@ -270,7 +282,7 @@ class AdminClient(Closing):
         deleted.
         """
         groups, deleted = self._groups, dict[str, SegstoreError | None]()
-        for group in _listed("group_ids", group_ids):
+        for group in listed("group_ids", group_ids):
             try:
                 groups.delete(group)
                 deleted[group] = None
@@ -332,12 +344,6 @@ def _check_one_replica(more: Mapping[str, Any]) -> None:
         len(r) != 1 for r in more.get("assignments", {}).values()
     ):
         raise InvalidArgumentError("this store has no replicas: the replication factor must be 1, or -1")
-
-
-def _listed(name: str, given: object) -> list[str]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidTypeError(f"{name} must be a list of names, not {type(given).__name__}")
-    return list(given)
 
 
 def _resource(given: Any) -> ConfigResource:

@@ -8,17 +8,18 @@ Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from segstore.config import arguments
-from segstore.coordinator.group.describe import Looking, patient
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.describe import Looking, patient, share_group
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.topic import check_group, check_partition
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
-from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.errors import InvalidArgumentError, InvalidTypeError, SegstoreError
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.meta.topics import find_topic
 
@@ -200,6 +201,8 @@ class Groups(Looking):
         if partitions is None:
             self._check_there(source, group)
         check_group(group)
+        if share_group(source, group) is not None:
+            return self._reset_share(group, to, partitions, dry_run)
 
         def move() -> tuple[Moved, ...]:
             committed = source.fetch(group)
@@ -212,15 +215,38 @@ class Groups(Looking):
 
         return move() if dry_run else self._while_empty(group, move)
 
+    def _reset_share(
+        self, group: str, to: Reset, partitions: Which | None, dry_run: bool
+    ) -> tuple[Moved, ...]:
+        """Do what `reset` does for a share group: its start offsets are begun anew (KIP-932)."""
+        told = self.describe(group).partitions
+        starts = {part.partition: part.committed for part in told if part.committed is not None}
+        known = tuple(part.partition for part in told)
+        chosen = known if partitions is None else self._chosen(partitions)
+        now = self._store._context.clock()
+        moved = moves(chosen, to, starts, lambda tp: self._store.partition(*tp), now)
+        if not dry_run:
+            offsets = {move.partition: move.after for move in moved}
+            _raise_first(self._share_coordinator().alter_share_offsets(group, offsets).values())
+        return moved
+
+    def _share_coordinator(self) -> GroupCoordinator:
+        return shared(self._store, GroupCoordinator)
+
     @patient
     def delete(self, group: str) -> None:
-        """Delete the group and all that it committed. Raises NonEmptyGroupError, GroupNotFoundError."""
+        """Delete the group and all that it committed, or the states of a share group. Raises
+        NonEmptyGroupError, GroupNotFoundError.
+        """
         self.delete_now(group)
 
     def delete_now(self, group: str) -> None:
         """Do what `delete` does, but raise OffsetNotAvailableError while the coordinator loads."""
         writer = self._writer()
         self._check_there(writer, group)
+        if share_group(writer, group) is not None:
+            self._share_coordinator().delete_share_group(group)
+            return
         self._while_empty(group, lambda: writer.delete(group))
         coordinator = self._coordinator()
         if coordinator is not None:
@@ -231,11 +257,27 @@ class Groups(Looking):
         """Delete the offsets that the group committed for those partitions; return the partitions that had
         one. Raises what `delete` raises.
 
-        A topic that was deleted is named by its partitions.
+        A topic that was deleted is named by its partitions. A share group gives up whole topics; raises
+        InvalidArgumentError if only some of the partitions of a topic are named that the group has.
         """
         writer = self._writer()
         self._check_there(writer, group)
+        if share_group(writer, group) is not None:
+            return self._delete_share_offsets(group, self._chosen(partitions, there=False))
         return self._while_empty(group, lambda: writer.delete(group, self._chosen(partitions, there=False)))
+
+    def _delete_share_offsets(self, group: str, chosen: Sequence[TopicPartition]) -> set[TopicPartition]:
+        topics = {tp.topic for tp in chosen}
+        held = {part.partition for part in self.describe(group).partitions if part.partition.topic in topics}
+        left = sorted(held - set(chosen))
+        if left:
+            raise InvalidArgumentError(
+                f"{left[0].topic}-{left[0].partition} is not named: share group {group!r} gives up a topic "
+                "as a whole"
+            )
+        there = sorted({tp.topic for tp in held})
+        _raise_first(self._share_coordinator().delete_share_offsets(group, there).values())
+        return held
 
     def _writer(self) -> GroupOffsets:
         return shared(self._store, GroupOffsets)
@@ -249,3 +291,9 @@ class Groups(Looking):
 
     def _chosen(self, partitions: Which, there: bool = True) -> tuple[TopicPartition, ...]:
         return chosen_partitions(self._store.topics(), partitions, there)
+
+
+def _raise_first(errors: Iterable[SegstoreError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error

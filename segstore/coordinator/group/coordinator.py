@@ -302,12 +302,15 @@ class GroupCoordinator(ShareRequests):
 
     def while_subscribed(self, group_id: str, run: Callable[[Collection[str]], T]) -> T:
         """Return what `run` returns for the topics to which members subscribe; they stay the same while it
-        runs. Raises NonEmptyGroupError where the topics of the members are not known.
+        runs. Raises NonEmptyGroupError if the topics of the members are not known, GroupNotFoundError for a
+        share group.
         """
 
         def ask(held: Held) -> T:
-            modern = held.consumer or held.share
-            return run(held.group.subscribed() if modern is None else modern.group.subscribed())
+            if held.share is not None:
+                raise GroupNotFoundError(f"group {group_id!r} is a share group: it commits no offsets")
+            consumer = held.consumer
+            return run(held.group.subscribed() if consumer is None else consumer.group.subscribed())
 
         return self._groups.ask_held(group_id, ask, make=False)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -18,10 +18,23 @@ from segstore.coordinator.group.consumers.assignors import DEFAULT_ASSIGNOR
 from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.descriptions import (
+    CONSUMER,
+    SHARE,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    PartitionState,
+)
+from segstore.coordinator.group.share.group import ASSIGNOR, ShareGroup
+from segstore.coordinator.group.share.initialising import keys_of
+from segstore.coordinator.java_hash import partition_among
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.schema import GroupRecord
 from segstore.coordinator.offsets.topic import ReadOffsets, check_group
 from segstore.coordinator.retriable import when_loaded
+from segstore.coordinator.share.core.values import Durable
+from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.shared import existing, shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import (
@@ -31,91 +44,6 @@ from segstore.errors import (
     UnsupportedVersionError,
 )
 from segstore.storage.store.store import Store
-
-# --- admin structs -----------------------------------------------------------------------------
-
-# The values that `Groups` returns. Threads: any; all are immutable.
-
-
-@dataclass(frozen=True)
-class GroupListing:
-    """`state` is Kafka's name, "Unknown" where `error` says why; `protocol_type` is None for a group whose
-    offsets were committed without members.
-    """
-
-    group_id: str
-    state: str
-    protocol_type: str | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class GroupMember:
-    """A member and its assigned partitions."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    assignment: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True)
-class PartitionState:
-    """How far a group is in one partition. `member_id`: the member that reads the partition.
-
-    `start` and `end` are the log's offsets, `lag` is `end` minus the committed offset, as in Kafka. `unread`
-    counts without the offsets that retention has removed before they were read. Each is None if it is not
-    known, and `error` says why. `pending`: an open transaction is about to commit an offset.
-    """
-
-    partition: TopicPartition
-    committed: OffsetAndMetadata | None
-    start: int | None
-    end: int | None
-    member_id: str | None = None
-    pending: bool = False
-    error: str | None = None
-
-    @property
-    def lag(self) -> int | None:
-        if self.committed is None or self.end is None:
-            return None
-        return max(self.end - self.committed.offset, 0)
-
-    @property
-    def unread(self) -> int | None:
-        if self.lag is None or self.start is None or self.end is None:
-            return None
-        return min(self.lag, self.end - self.start)
-
-
-@dataclass(frozen=True)
-class GroupDescription:
-    """A group, its members by id, its partitions in order; `generation` is -1 where it never had members. Of
-    a consumer group (KIP-848) `generation` is the group's epoch, and `protocol` its assignor.
-    """
-
-    group_id: str
-    state: str
-    protocol_type: str | None
-    protocol: str | None
-    generation: int
-    members: tuple[GroupMember, ...]
-    partitions: tuple[PartitionState, ...]
-    error: str | None = None
-
-    @property
-    def lag(self) -> int:
-        """Return the sum over all partitions whose lag is known."""
-        return sum(part.lag or 0 for part in self.partitions)
-
-    @property
-    def unread(self) -> int:
-        """Return the sum over all partitions for which it is known."""
-        return sum(part.unread or 0 for part in self.partitions)
-
-
-# --- describe ------------------------------------------------------------
 
 UNKNOWN, EMPTY, STABLE = "Unknown", "Empty", "Stable"
 
@@ -171,7 +99,10 @@ class Looking:
     def _listing(self, source: GroupOffsets | ReadOffsets, group: str) -> GroupListing:
         consumers = _consumers(source, group)
         if consumers is not None:
-            return GroupListing(group, consumers.state.value, PROTOCOL_TYPE)
+            return GroupListing(group, consumers.state.value, PROTOCOL_TYPE, group_type=CONSUMER)
+        share = share_group(source, group)
+        if share is not None:
+            return GroupListing(group, share.state.value, SHARE, group_type=SHARE)
         record, error = _record(source, group)
         return GroupListing(group, self._state(group, record, error), _type(record), error)
 
@@ -190,6 +121,9 @@ class Looking:
         consumers = _consumers(source, group)
         if consumers is not None:
             return self._describe(source, consumers)
+        share = share_group(source, group)
+        if share is not None:
+            return self._describe_share(share)
         record, error = _record(source, group)
         members = self._members(group, record)
         return GroupDescription(
@@ -223,7 +157,49 @@ class Looking:
             group.epoch,
             members,
             self._partitions(source, group.group_id, members),
+            group_type=CONSUMER,
         )
+
+    def _describe_share(self, group: ShareGroup) -> GroupDescription:
+        known = Topics(self._store.topics())
+        found = [
+            GroupMember(
+                member.member_id,
+                None,
+                member.subscription.client_id,
+                known.partitions(member.current.assigned),
+            )
+            for member in group.members.values()
+        ]
+        members = tuple(sorted(found, key=lambda member: member.member_id))
+        return GroupDescription(
+            group.group_id,
+            group.state.value,
+            SHARE,
+            ASSIGNOR,
+            group.epoch,
+            members,
+            self._share_partitions(group),
+            group_type=SHARE,
+        )
+
+    def _share_partitions(self, group: ShareGroup) -> tuple[PartitionState, ...]:
+        keys = keys_of(group.group_id, group.partitions.initialized)
+        states = durable_states(self._store, keys)
+        by_id = {info.topic_id: name for name, info in self._store.topics().items()}
+        found = [
+            self._share_partition(TopicPartition(by_id[key.topic_id], key.partition), states.get(key))
+            for key in keys
+            if key.topic_id in by_id
+        ]
+        return tuple(sorted(found, key=lambda part: part.partition))
+
+    def _share_partition(self, tp: TopicPartition, state: Durable | None) -> PartitionState:
+        """Return how far a share group is; the group's start offset is in place of a committed one."""
+        known = state is not None and state.start >= 0
+        start = OffsetAndMetadata(state.start, leader_epoch=state.leader_epoch) if state and known else None
+        part = self._partition(tp, start, None, False)
+        return replace(part, complete=state.complete if state and state.complete >= 0 else None)
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
         """Return the log end offset minus the committed offset, for each partition where it is known.
@@ -301,6 +277,44 @@ def _consumers(source: GroupOffsets | ReadOffsets, group: str) -> ConsumerGroup 
     except UnsupportedVersionError:
         return None
     return ConsumerGroup(group, records) if records else None
+
+
+def share_group(source: GroupOffsets | ReadOffsets, group: str) -> ShareGroup | None:
+    """Return a share group as the log has it; None for any other group."""
+    try:
+        records = source.share(group)
+    except UnsupportedVersionError:
+        return None
+    return ShareGroup(group, records) if records else None
+
+
+def durable_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Durable]:
+    """Return the states of share partitions that have one, also if the store is open for reading. Raises
+    CorruptRecordError, StorageError, OffsetNotAvailableError.
+    """
+    if not keys:
+        return {}
+    if store._keeps:
+        from segstore.coordinator.share.state_log import StateLog  # only share groups need it
+
+        log = shared(store, StateLog)
+        found = {key: log.read(key) for key in keys}
+    else:
+        found = _read_states(store, keys)
+    return {key: state for key, state in found.items() if state is not None}
+
+
+def _read_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Durable | None]:
+    from segstore.coordinator.share.state_table import understand
+    from segstore.coordinator.share.state_topic import TOPIC
+
+    info = store.topics().get(TOPIC)
+    ids = () if info is None else info.partition_ids
+    numbers = {key: partition_among(str(key), ids, len(ids)) for key in keys if ids}
+    there = set(numbers.values()).intersection(ids)
+    tables = {number: understand(store.partition(TOPIC, number))[0] for number in there}
+    held = {key: tables[number].find(key) for key, number in numbers.items() if number in tables}
+    return {key: None if each is None else each.fold.state for key, each in held.items()}
 
 
 def _type(record: GroupRecord | None) -> str | None:

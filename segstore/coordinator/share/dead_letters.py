@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from segstore.coordinator.group_settings import GroupSettings
 from segstore.coordinator.retriable import passes
 from segstore.coordinator.share.core.values import Cause, DeadLetter
-from segstore.coordinator.share.effects import Due, Failures
+from segstore.coordinator.share.effects import Failures
 from segstore.coordinator.share.metrics import ShareMetrics
-from segstore.coordinator.share.partitions import ShareLeader
+from segstore.coordinator.share.partitions import ShareLeader, ShareTurn
 from segstore.coordinator.share_settings import DeadLetterRules
 from segstore.errors import (
     ConfigError,
@@ -76,7 +76,7 @@ class DeadLetterQueue:
         self._waiting: dict[ShareLeader, None] = {}
         self._pause, self._planned, self._closed = FIRST_RETRY, False, False
         self._warned: set[tuple[str, str]] = set()
-        self.settle: Callable[[list[Due]], Failures] = lambda due: {}
+        self.settle: Callable[[ShareTurn], Failures] = lambda turn: {}
 
     def add(self, leader: ShareLeader, letters: Sequence[DeadLetter]) -> None:
         """Have dead letters copied; this waits for nothing."""
@@ -149,13 +149,17 @@ class DeadLetterQueue:
 
     def _archive(self, leader: ShareLeader, first: int, last: int) -> None:
         """Let offsets be archived, and forget their dead letters; the offsets before were forgotten."""
-        outcome = leader.ask(lambda core: core.dead_lettered(first, last))
+        turn = ShareTurn()
+        leader.change(turn, lambda core: core.dead_lettered(first, last))
         letters = leader.letters
         while letters and letters[0].last <= last:
             letters.popleft()
         if letters and letters[0].first <= last:
             letters[0] = letters[0]._replace(first=last + 1)
-        self.settle([(leader, outcome)])
+        try:
+            self.settle(turn)
+        finally:
+            turn.abandon()
 
     # --- copies ----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ become of these is in the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from segstore.coordinator.group.classic.member import MonotonicMs
@@ -17,7 +18,7 @@ from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.values import DeadLetter, Limits, Outcome, StateWrite
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.locks import LockTimer
-from segstore.coordinator.share.partitions import ShareLeader, ShareLeaders
+from segstore.coordinator.share.partitions import ShareLeader, ShareLeaders, ShareTurn
 from segstore.coordinator.share.state_log import StateLog, Update
 from segstore.coordinator.share.waiters import ShareWaiters
 from segstore.errors import (
@@ -32,7 +33,6 @@ from segstore.errors import (
 from segstore.logger import Logger
 
 log = Logger("segstore")
-Due = tuple[ShareLeader, Outcome]
 Failures = dict[ShareKey, SegstoreError]
 FENCING = (
     FencedLeaderEpochError,
@@ -61,63 +61,59 @@ class ShareEffects:
         self._states, self._settings, self._clock = states, settings, clock
         self._leaders, self._waiters, self._timer, self._letters = leaders, waiters, timer, letters
 
-    def settle(self, due: list[Due]) -> Failures:
-        """Do all that outcomes ask for, at most one of each share partition, and then what follows from it;
-        return the errors of their writes, by share partition. These writes are one call of the log.
+    def settle(self, turn: ShareTurn) -> Failures:
+        """Do all that the outcomes of a turn ask for, of which one of each share partition may have a write,
+        and then what follows from it; return the errors of these writes, by share partition. The writes are
+        one call of the log. The caller abandons the turn if this is interrupted.
         """
         found: Failures = {}
-        while due:
+        while turn.due:
+            turn.under_way, turn.due = turn.due, []
             writing: list[tuple[ShareLeader, StateWrite]] = []
-            for leader, (write, wakes, letters) in due:
+            for leader, (write, wakes, letters) in turn.under_way:
                 if wakes:
                     self._waiters.wake(leader.key.group)
                 if letters:
                     self._letters(leader, letters)
                 if write is not None:
                     writing.append((leader, write))
-            if not writing:
-                break
-            due = self._write(writing, found)
+            if writing:
+                self._write(turn, writing, found)
+            turn.under_way = []
         return found
 
-    def _write(self, writing: Sequence[tuple[ShareLeader, StateWrite]], failures: Failures) -> list[Due]:
-        """Write states, and report to the share partitions; return what is due after that."""
-        left = {leader.key: (leader, write.token) for leader, write in writing}
-        try:
-            for leader, write in writing:
-                leader.writes.add(write.token)
-            results = self._states.write({leader.key: _update(leader, write) for leader, write in writing})
-            due: list[Due] = []
-            for leader, write in writing:
-                error, outcome = self._end(leader, write.token, results[leader.key])
-                if error is not None:
-                    failures.setdefault(leader.key, error)
-                if outcome is not None:
-                    due.append((leader, outcome))
-                leader.writes.discard(write.token)
-                del left[leader.key]
-            return due
-        finally:
-            for leader, _ in left.values():
-                leader.is_fenced = True
+    def _write(
+        self, turn: ShareTurn, writing: Sequence[tuple[ShareLeader, StateWrite]], failures: Failures
+    ) -> None:
+        """Write states, and report to the share partitions; what is due after that is added to the turn."""
+        results = self._states.write({leader.key: _update(leader, write) for leader, write in writing})
+        for leader, write in writing:
+            error = self._end(turn, leader, write.token, results[leader.key])
+            if error is not None:
+                failures.setdefault(leader.key, error)
 
     def _end(
-        self, leader: ShareLeader, token: int, error: SegstoreError | None
-    ) -> tuple[SegstoreError | None, Outcome | None]:
-        """End a write; return the error for whoever wanted it, and what is due after it."""
+        self, turn: ShareTurn, leader: ShareLeader, token: int, error: SegstoreError | None
+    ) -> SegstoreError | None:
+        """End a write; return the error for whoever wanted it."""
         if isinstance(error, FENCING):
             self._leaders.fence([leader.key])
             self._waiters.wake(leader.key.group)
-            return _moved(leader, error), None
+            return _moved(leader, error)
         limits, now = self._settings.share_limits(leader.key.group), self._clock()
+
+        def written(core: SharePartition) -> Outcome:
+            del leader.writes[token]
+            return core.written(token, error is None, now, limits)
+
         try:
-            outcome = leader.ask(lambda core: core.written(token, error is None, now, limits))
+            leader.change(turn, written)
         except NotLeaderOrFollowerError as fenced:  # it was loaded anew, perhaps before this write
-            return error or fenced, None
+            return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)
             self._timer.plan(leader)  # locks hold again
-        return error, outcome
+        return error
 
     def plan(self, leader: ShareLeader) -> None:
         """Have the locks of a share partition end in time."""
@@ -125,15 +121,15 @@ class ShareEffects:
 
     def expire(self, leaders: Iterable[ShareLeader]) -> None:
         """End the locks of share partitions that have run out (Q36)."""
-        due: list[Due] = []
-        for leader in leaders:
-            limits, now = self._settings.share_limits(leader.key.group), self._clock()
-            if not leader.is_fenced:
-                try:
-                    due.append((leader, leader.ask(partial(_expired, leader, now, limits))))
-                except NotLeaderOrFollowerError:
-                    continue  # it has been fenced since
-        self.settle(due)
+        turn = ShareTurn()
+        try:
+            for leader in leaders:
+                limits, now = self._settings.share_limits(leader.key.group), self._clock()
+                with suppress(NotLeaderOrFollowerError):  # it was fenced since it was planned
+                    leader.change(turn, partial(_expired, leader, now, limits))
+            self.settle(turn)
+        finally:
+            turn.abandon()
 
 
 def _expired(leader: ShareLeader, now: float, limits: Limits, _: SharePartition) -> Outcome:

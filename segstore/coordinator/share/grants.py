@@ -15,9 +15,9 @@ from typing import NamedTuple
 from segstore.coordinator.group.classic.member import MonotonicMs
 from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.values import Acquired, AcquireMode, Grant, Outcome
-from segstore.coordinator.share.effects import Due, ShareEffects
+from segstore.coordinator.share.effects import ShareEffects
 from segstore.coordinator.share.keys import ShareKey
-from segstore.coordinator.share.partitions import ShareLeader, ShareLeaders
+from segstore.coordinator.share.partitions import ShareLeader, ShareLeaders, ShareTurn
 from segstore.coordinator.share.read_batches import BatchesRead, read_batches
 from segstore.coordinator.share_settings import ShareSettings
 from segstore.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError, SegstoreError
@@ -115,30 +115,33 @@ class ShareFetch:
         self._limits, self._committed = settings.limits, settings.isolation == COMMITTED
         self._group, self._member, self._terms = group, member, terms
         self._left = terms.max_records
-        self._due: list[Due] = []
+        self._turn = ShareTurn()
         self._found: list[Acquisition] = []
         self._failed: list[Acquisition] = []
 
     def acquire(self, wanted: Sequence[tuple[str, int]]) -> list[Acquisition]:
         """Return an acquisition of each partition of which something was acquired, or that has an error."""
-        fetches = self._choose_all(wanted)
+        fetches: list[_Fetch] = []
         try:
+            self._choose_all(wanted, fetches)
             share = self._terms.max_bytes // max(len(fetches), 1)
             for fetch in fetches:
                 if self._left > 0:
                     self._take(fetch, share)
+            while fetches:
+                self._release(fetches.pop())
+            if self._turn.due:
+                self._effects.settle(self._turn)
         finally:
             for fetch in fetches:
                 self._release(fetch)
-        if self._due:
-            self._effects.settle(self._due)
+            self._turn.abandon()
         return self._failed + self._found
 
     # --- choose --------------------------------------------------------------------------------
 
-    def _choose_all(self, wanted: Sequence[tuple[str, int]]) -> list[_Fetch]:
-        """Return fetches of the partitions that have something to grant, no more than can be needed."""
-        fetches: list[_Fetch] = []
+    def _choose_all(self, wanted: Sequence[tuple[str, int]], fetches: list[_Fetch]) -> None:
+        """Add fetches of the partitions that have something to grant, no more than can be needed."""
         for topic_id, partition in wanted:
             if len(fetches) >= self._left:
                 break
@@ -149,7 +152,6 @@ class ShareFetch:
             else:
                 if fetch is not None:
                     fetches.append(fetch)
-        return fetches
 
     def _choose(self, topic_id: str, partition: int) -> _Fetch | None:
         key = ShareKey(self._group, topic_id, partition)
@@ -164,36 +166,24 @@ class ShareFetch:
         start, limit = self._ends(leader.log)
         limits, want = self._limits, self._left
 
-        def begin(core: SharePartition) -> tuple[_Fetch | None, list[Outcome]]:
-            outcomes = []
-            if core.start < start:
-                outcomes.append(core.move_log_start(start))
-            deadline = core.deadline()
-            if deadline is not None and deadline <= now:
-                outcomes.append(leader.expire(now, limits))
-            if not core.may_grant(limits):
-                return None, outcomes
-            offset = core.fetch_offset()
-            if offset >= limit:
-                return None, outcomes
+        if leader.core.start < start:
+            leader.change(self._turn, lambda core: core.move_log_start(start))
+        deadline = leader.core.deadline()
+        if deadline is not None and deadline <= now:
+            leader.change(self._turn, lambda _: leader.expire(now, limits))
+
+        def begin(core: SharePartition) -> _Fetch | None:
+            if not core.may_grant(limits) or (offset := core.fetch_offset()) >= limit:
+                return None
             if leader.is_fetched:
                 leader.is_missed = True
-                return None, outcomes
+                return None
             # All offsets from `next_new` on are new: a grant goes no further than `want` of them.
             fetch = _Fetch(leader, offset, max(offset, core.next_new) + want - 1)
             leader.fetcher = weakref.ref(fetch)
-            return fetch, outcomes
+            return fetch
 
-        fetch, outcomes = leader.ask(begin)
-        self._add_due(leader, outcomes)
-        return fetch
-
-    def _add_due(self, leader: ShareLeader, outcomes: Sequence[Outcome]) -> None:
-        """Note outcomes: of one share partition at most one has a write, that of the locks that ran out."""
-        if outcomes:
-            write = next((each.write for each in outcomes if each.write is not None), None)
-            wakes = any(each.wakes for each in outcomes)
-            self._due.append((leader, Outcome(write, wakes)))
+        return leader.ask(begin)
 
     def _ends(self, source: PartitionLog) -> tuple[int, int]:
         """Return the log start offset, and the offset up to which the group reads."""
@@ -231,7 +221,7 @@ class ShareFetch:
         except OffsetOutOfRangeError:  # Q23: the next fetch finds the log's start
             start = source.start_offset
             if start > fetch.offset:
-                self._due.append((leader, leader.ask(lambda core: core.move_log_start(start))))
+                leader.change(self._turn, lambda core: core.move_log_start(start))
             return None
         if read is not None:
             leader.in_large_batches = read.are_large
@@ -248,7 +238,7 @@ class ShareFetch:
 
         (token, acquired, wakes), is_missed = leader.ask(grant)
         if wakes or is_missed:
-            self._due.append((leader, Outcome(wakes=True)))
+            self._turn.due.append((leader, Outcome(wakes=True)))
         if acquired:
             self._effects.plan(leader)
             self._found.append(self._acquisition(leader, token, acquired, read))
@@ -270,4 +260,4 @@ class ShareFetch:
             with leader.lock:
                 is_missed = leader.free()
             if is_missed:
-                self._due.append((leader, Outcome(wakes=True)))
+                self._turn.due.append((leader, Outcome(wakes=True)))

@@ -45,13 +45,34 @@ IDLE_MS = 60_000
 log = Logger("segstore")
 
 
+class ShareTurn:
+    """The outcomes that one call has got of share partitions: `due` are to be seen to, `under_way` are being
+    written. A turn that dies before its writes have ended, by an interrupt, leaves share partitions broken.
+    """
+
+    __slots__ = ("__weakref__", "due", "under_way")
+
+    def __init__(self) -> None:
+        self.due: list[tuple[ShareLeader, Outcome]] = []
+        self.under_way: list[tuple[ShareLeader, Outcome]] = []
+
+    def abandon(self) -> None:
+        """Fence the share partitions whose writes have not ended, or whose dead letters were not taken: what
+        has become of these is in the log.
+        """
+        for leader, outcome in (*self.due, *self.under_way):
+            if outcome.write is not None or outcome.dead_letters:
+                leader.is_fenced = True
+
+
 class ShareLeader:
     """A share partition in memory, and its lock. `is_fenced`: another object has, or will have, its place.
 
     `fetcher` refers to the fetch that has the fetch lock, which is free again once that fetch is gone,
     however it ended; `is_missed`: another fetch has found it taken. `planned` is the time at which the timer
-    looks at the acquisition locks, `used` that of the last request, `writes` has the tokens of writes under
-    way, `letters` the dead letters that are not copied yet. `timeouts`: how many offsets' locks have run out.
+    looks at the acquisition locks, `used` that of the last request, `writes` has the turns that make the
+    writes under way, by token, `letters` the dead letters that are not copied yet. `timeouts`: how many
+    offsets' locks have run out.
     """
 
     __slots__ = (
@@ -69,7 +90,7 @@ class ShareLeader:
         self.fetcher: Callable[[], object | None] | None = None
         self.is_fenced = self.is_missed = self._changing = self.in_large_batches = False
         self.planned, self.used, self.timeouts = math.inf, 0.0, 0
-        self.writes: set[int] = set()
+        self.writes: dict[int, weakref.ref[ShareTurn]] = {}
         self.letters: deque[DeadLetter] = deque()
 
     def __repr__(self) -> str:
@@ -80,12 +101,7 @@ class ShareLeader:
         NotLeaderOrFollowerError if the share partition is fenced, and the errors of the event.
         """
         with self.lock:
-            if self._changing or self.is_fenced:
-                self.is_fenced = True
-                raise NotLeaderOrFollowerError(
-                    f"share partition {self.key} is not led by this object any more"
-                )
-            self._changing = True  # stays so if the event ends in its midst
+            self._begin()
             try:
                 found = event(self.core)
             except SegstoreError:  # it says before it changes anything
@@ -93,6 +109,30 @@ class ShareLeader:
                 raise
             self._changing = False
             return found
+
+    def change(self, turn: ShareTurn, event: Callable[[SharePartition], Outcome]) -> None:
+        """Add the outcome of `event` to a turn. Raises what `ask` raises."""
+        with self.lock:
+            self._begin()
+            try:
+                outcome = event(self.core)
+            except SegstoreError:
+                self._changing = False
+                raise
+            if outcome.write is not None:
+                self.writes[outcome.write.token] = weakref.ref(turn)
+            turn.due.append((self, outcome))
+            self._changing = False
+
+    def _begin(self) -> None:
+        """Begin an event, unless an earlier one, or its turn, ended in its midst."""
+        if self.is_fenced or self._changing or (self.writes and self._is_left()):
+            self.is_fenced = True
+            raise NotLeaderOrFollowerError(f"share partition {self.key} is led anew")
+        self._changing = True  # stays so if the event ends in its midst
+
+    def _is_left(self) -> bool:
+        return any(turn() is None for turn in self.writes.values())
 
     def expire(self, now: float, limits: Limits) -> Outcome:
         """End the locks that have run out; the caller is within `ask`."""

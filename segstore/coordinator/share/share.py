@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -19,12 +20,12 @@ from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.values import AckBatch, Limits, Outcome
 from segstore.coordinator.share.dead_letters import DeadLetterQueue
-from segstore.coordinator.share.effects import Due, ShareEffects
+from segstore.coordinator.share.effects import ShareEffects
 from segstore.coordinator.share.grants import AcquireTerms, Acquisition, ShareFetch
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.locks import LockTimer
 from segstore.coordinator.share.metrics import ShareMetrics
-from segstore.coordinator.share.partitions import IDLE_MS, ShareLeader, ShareLeaders
+from segstore.coordinator.share.partitions import IDLE_MS, ShareLeader, ShareLeaders, ShareTurn
 from segstore.coordinator.share.state_log import StateLog
 from segstore.coordinator.share.waiters import ShareWaiter, ShareWaiters, Wake
 from segstore.coordinator.shared import shared
@@ -106,7 +107,7 @@ class ShareCoordinator:
         """
         leader = acquisition.leader
         if leader is not None:
-            self._ask(leader, lambda core: core.ungrant(acquisition.token))
+            self._change([leader], lambda core: core.ungrant(acquisition.token))
 
     def lock_timeout_ms(self, group: str) -> int:
         """Return how long a record that is acquired now stays with its consumer."""
@@ -134,22 +135,25 @@ class ShareCoordinator:
         self._context.check_writable()
         limits, now = self._settings.share_limits(group), self._clock()
         found: dict[At, SegstoreError | None] = {}
-        due: list[Due] = []
-        for at, acks in batches.items():
-            leader = self._leaders.get(group, *at)
-            try:
+        turn = ShareTurn()
+        try:
+            for at, acks in batches.items():
+                leader = self._leaders.get(group, *at)
                 if leader is None:
-                    raise _unknown(group, at)
+                    found[at] = _unknown(group, at)
+                    continue
                 leader.used = now
-                outcome = leader.ask(lambda core: core.acknowledge(member, acks, now, limits))  # noqa: B023
-            except SegstoreError as error:
-                found[at] = error
-            else:
-                found[at] = None
-                due.append((leader, outcome))
-                self._metrics.acknowledged(acks)
-        for key, failure in self._effects.settle(due).items():
-            found[key.topic_id, key.partition] = failure
+                try:
+                    leader.change(turn, lambda core: core.acknowledge(member, acks, now, limits))  # noqa: B023
+                except SegstoreError as error:
+                    found[at] = error
+                else:
+                    found[at] = None
+                    self._metrics.acknowledged(acks)
+            for key, failure in self._effects.settle(turn).items():
+                found[key.topic_id, key.partition] = failure
+        finally:
+            turn.abandon()
         return found
 
     def release(self, group: str, member: str, partitions: Iterable[At]) -> None:
@@ -158,12 +162,9 @@ class ShareCoordinator:
         """
         self._context.check_writable()
         limits, now = self._settings.share_limits(group), self._clock()
-        due: list[Due] = []
-        for at in partitions:
-            leader = self._leaders.get(group, *at)
-            if leader is not None:
-                _note(due, leader, partial(_release, member=member, now=now, limits=limits))
-        self._effects.settle(due)
+        event = partial(_release, member=member, now=now, limits=limits)
+        found = (self._leaders.get(group, *at) for at in partitions)
+        self._change([leader for leader in found if leader is not None], event)
 
     # --- the end of share partitions ---------------------------------------------------------------
 
@@ -218,10 +219,16 @@ class ShareCoordinator:
         if not self._closed:
             self._effects.expire(leaders)
 
-    def _ask(self, leader: ShareLeader, event: Event) -> None:
-        due: list[Due] = []
-        _note(due, leader, event)
-        self._effects.settle(due)
+    def _change(self, leaders: Iterable[ShareLeader], event: Event) -> None:
+        """Do an event in share partitions of which nobody waits for the answer."""
+        turn = ShareTurn()
+        try:
+            for leader in leaders:
+                with suppress(NotLeaderOrFollowerError):  # one that was fenced needs the event no more
+                    leader.change(turn, event)
+            self._effects.settle(turn)
+        finally:
+            turn.abandon()
 
     def close(self) -> None:
         """Drop all share partitions, because the store is being closed: locks are forgotten, and waiting
@@ -232,16 +239,6 @@ class ShareCoordinator:
         self._letters.close()
         self._leaders.fence([leader.key for leader in self._leaders.all()])
         self._waiters.wake_all()
-
-
-def _note(due: list[Due], leader: ShareLeader, event: Event) -> None:
-    """Note the outcome of an event, of which nobody waits for the answer: a share partition that was fenced
-    needs it no more.
-    """
-    try:
-        due.append((leader, leader.ask(event)))
-    except NotLeaderOrFollowerError:
-        return
 
 
 def _release(core: SharePartition, member: str, now: float, limits: Limits) -> Outcome:

@@ -93,6 +93,10 @@ class ShareMember:
     def epoch(self) -> int:
         return self.current.epoch
 
+    @property
+    def assigned(self) -> Assignment:
+        return self.current.assigned
+
     def check_epoch(self, epoch: int) -> None:
         """Raise FencedMemberEpochError unless the member may come with this epoch. The previous one is that
         of a member that did not get the last answer.

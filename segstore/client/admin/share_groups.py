@@ -1,0 +1,122 @@
+"""The part of `AdminClient` for share groups (KIP-932): their members, start offsets and lag, by the names of
+Kafka's Admin.
+
+On disk: through the store's own functions. Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from segstore.config import arguments
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.descriptions import SHARE, GroupDescription, PartitionState
+from segstore.coordinator.retriable import when_loaded
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import GroupNotFoundError, InvalidTypeError, SegstoreError, copy_of
+from segstore.storage.store.store import Store
+
+T = TypeVar("T")
+
+
+class SharePartitionOffsetInfo(NamedTuple):
+    """How far a share group is in a partition: `start_offset` is the first offset that it is not done with,
+    `lag` counts the offsets after it that the group is not done with (KIP-1226). Both are None if they are
+    not known, as before the first fetch.
+    """
+
+    start_offset: int | None
+    leader_epoch: int | None
+    lag: int | None
+
+
+class ShareGroupAdmin:
+    """The share groups of `_store`."""
+
+    @property
+    def _store(self) -> Store:
+        raise NotImplementedError
+
+    def describe_share_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Return state, members, start offsets and lag of share groups, by id. Raises GroupNotFoundError."""
+        groups = Groups(self._store)
+        found = {group: groups.describe(group) for group in listed("group_ids", group_ids)}
+        for group, each in found.items():
+            if each.group_type != SHARE:
+                raise GroupNotFoundError(f"group {group!r} is not a share group")
+        return found
+
+    def list_share_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, SharePartitionOffsetInfo]:
+        """Return how far a share group is in all partitions whose state it has, or in these. Raises
+        GroupNotFoundError.
+        """
+        told = self.describe_share_groups([group_id])[group_id].partitions
+        found = {part.partition: _offset_info(part) for part in told}
+        if partitions is None:
+            return found
+        unknown = SharePartitionOffsetInfo(None, None, None)
+        return {TopicPartition(*tp): found.get(TopicPartition(*tp), unknown) for tp in partitions}
+
+    def alter_share_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, SegstoreError | None]:
+        """Set the start offsets of a share group, which must have no members, and is made if there is none;
+        return the error of each partition, None if it was set. Raises NonEmptyGroupError; GroupNotFoundError
+        for a group of another type.
+        """
+        if not isinstance(offsets, Mapping):
+            raise InvalidTypeError(f"offsets must be a dict by TopicPartition, not {type(offsets).__name__}")
+        asked = {
+            TopicPartition(*tp): arguments.whole("offset", offset, None) for tp, offset in offsets.items()
+        }
+        return self._when_loaded(lambda groups: groups.alter_share_offsets(group_id, asked))
+
+    def delete_share_group_offsets(
+        self, group_id: str, topics: Iterable[str]
+    ) -> dict[str, SegstoreError | None]:
+        """Delete all that a share group, which must have no members, knows of topics; return the error of
+        each, None if it was deleted. Raises NonEmptyGroupError, GroupNotFoundError.
+        """
+        names = listed("topics", topics)
+        return self._when_loaded(lambda groups: groups.delete_share_offsets(group_id, names))
+
+    def delete_share_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:
+        """Delete share groups; return the error of each, None if it was deleted."""
+        deleted = dict[str, SegstoreError | None]()
+        for group in listed("group_ids", group_ids):
+            try:
+                self._when_loaded(partial(_delete, group))
+                deleted[group] = None
+            except SegstoreError as error:
+                deleted[group] = copy_of(error)
+        return deleted
+
+    def _when_loaded(self, ask: Callable[[GroupCoordinator], T]) -> T:
+        """Return what `ask` returns, which is called again while the coordinator loads."""
+        store = self._store
+        groups = shared(store, GroupCoordinator)
+        return when_loaded(store, lambda: ask(groups), store._context.check_open, None)
+
+
+def _delete(group_id: str, groups: GroupCoordinator) -> None:
+    groups.delete_share_group(group_id)
+
+
+def _offset_info(part: PartitionState) -> SharePartitionOffsetInfo:
+    start = part.committed
+    if start is None:
+        return SharePartitionOffsetInfo(None, None, None)
+    return SharePartitionOffsetInfo(start.offset, start.leader_epoch, part.lag)
+
+
+def listed(name: str, given: object) -> list[str]:
+    """Return a list of names. Raises InvalidTypeError for a single one."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidTypeError(f"{name} must be a list of names, not {type(given).__name__}")
+    return list(given)

@@ -1,0 +1,96 @@
+"""The values that `Groups` returns: groups, their members, and how far they are in partitions.
+
+On disk: nothing. Threads: any; all are immutable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+
+CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
+"""Kafka's types of groups (GroupType)."""
+
+
+@dataclass(frozen=True)
+class GroupListing:
+    """`state` is Kafka's name, "Unknown" if `error` says why; `protocol_type` is None for a group whose
+    offsets were committed without members; `group_type` is CLASSIC, CONSUMER or SHARE.
+    """
+
+    group_id: str
+    state: str
+    protocol_type: str | None = None
+    error: str | None = None
+    group_type: str = CLASSIC
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    """A member and its assigned partitions."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True)
+class PartitionState:
+    """How far a group is in one partition. `member_id`: the member that reads the partition.
+
+    `start` and `end` are the log's offsets, `lag` is `end` minus the committed offset, as in Kafka. `unread`
+    counts without the offsets that retention has removed before they were read. Each is None if it is not
+    known, and `error` says why. `pending`: an open transaction is about to commit an offset.
+    """
+
+    partition: TopicPartition
+    committed: OffsetAndMetadata | None
+    start: int | None
+    end: int | None
+    member_id: str | None = None
+    pending: bool = False
+    error: str | None = None
+    complete: int | None = 0
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.end is None or self.complete is None:
+            return None
+        return max(self.end - self.committed.offset - self.complete, 0)
+
+    @property
+    def unread(self) -> int | None:
+        if self.lag is None or self.start is None or self.end is None:
+            return None
+        return min(self.lag, self.end - self.start)
+
+
+@dataclass(frozen=True)
+class GroupDescription:
+    """A group, its members by id, its partitions in order; `generation` is -1 if it never had members. Of a
+    consumer group (KIP-848) or a share group (KIP-932) `generation` is the group's epoch, and `protocol` its
+    assignor. `group_type` is CLASSIC, CONSUMER or SHARE.
+    """
+
+    group_id: str
+    state: str
+    protocol_type: str | None
+    protocol: str | None
+    generation: int
+    members: tuple[GroupMember, ...]
+    partitions: tuple[PartitionState, ...]
+    error: str | None = None
+    group_type: str = CLASSIC
+    complete: int | None = 0
+
+    @property
+    def lag(self) -> int:
+        """Return the sum over all partitions whose lag is known."""
+        return sum(part.lag or 0 for part in self.partitions)
+
+    @property
+    def unread(self) -> int:
+        """Return the sum over all partitions for which it is known."""
+        return sum(part.unread or 0 for part in self.partitions)
