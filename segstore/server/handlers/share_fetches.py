@@ -7,7 +7,7 @@ logs and write states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from segstore.coordinator.group_settings import group_settings
@@ -66,7 +66,7 @@ class ShareFetches:
             return {}
         wanted = {text_of(key): some for key, some in batches.items()}
         errors = self.coordinator.acknowledge(session.group, session.member, wanted)
-        granted = self._granted.get(session, frozenset())
+        granted: Collection[WirePartition] = self._granted.get(session, ())
         return {key: _told(errors[text_of(key)], key in granted) for key in batches}
 
     def release(self, session: WireSession) -> None:
