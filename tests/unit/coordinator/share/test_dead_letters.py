@@ -288,6 +288,18 @@ def test_q71_what_waits_as_the_store_closes_is_copied_after_the_next_open(store_
         assert letters(group.store) == [letter(0), letter(1)]
 
 
+def test_what_does_not_wait_is_copied_as_the_store_closes(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_queue(store_dir, 3) as group:
+        monkeypatch.setattr(group.share._letters, "_plan", lambda seconds: None)
+        group.runs()
+        group.ack((0, 1, REJECT))
+    with ShareStore(store_dir) as group:
+        assert group.durable()[1] == [(0, 1, 4, 1)]
+        assert letters(group.store) == [letter(0), letter(1)]
+
+
 @pytest.mark.parametrize(("copied", "times"), [(False, 1), (True, 2)])
 def test_q62_a_crash_repeats_the_step(store_dir: Path, tmp_path: Path, copied: bool, times: int) -> None:
     """The rows "Archiving written" and "DLQ record written" of the crash points."""
