@@ -23,7 +23,7 @@ from segstore.coordinator.share.core.values import StateBatch
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.state_log import TOPIC, StateLog, Update
 from segstore.coordinator.share.state_partition import StatePartition
-from segstore.coordinator.share.state_requests import UpdateRequest
+from segstore.coordinator.share.state_requests import ColdRequest, UpdateRequest
 from segstore.coordinator.share.state_table import load
 
 B = StateBatch
@@ -154,6 +154,16 @@ def test_deletion_and_a_new_beginning_come_one_after_the_other(store: segstore.S
     assert kinds(store) == "sutsu"
     assert held(store, [key]) == folded(store, [key])
     assert held(store, [key])[key].batches == (B(5, 5, 2, 1),)
+
+
+def test_q57_no_cold_snapshot_follows_another_that_was_written_meanwhile(
+    store: segstore.Store, key: ShareKey
+) -> None:
+    state = held(store, [key])[key]
+    for before, expected in ((state.written_ms - 1, "s"), (state.written_ms, "ss")):
+        request = ColdRequest(key, before)
+        partition_of(store).write([request])
+        assert (request.is_done, request.error, kinds(store)) == (True, None, expected)
 
 
 def test_many_threads_write_and_read(store: segstore.Store) -> None:
