@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         NewPartitions,
         NewTopic,
     )
-    from segstore.client.aio import AsyncConsumer, AsyncProducer
+    from segstore.client.aio import AsyncConsumer, AsyncProducer, AsyncShareConsumer
     from segstore.client.consumer import (
         Consumer,
         ConsumerRebalanceListener,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         SubscriptionPattern,
     )
     from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
+    from segstore.client.share import AcknowledgeType, ShareConsumer
     from segstore.coordinator.checking import check
     from segstore.coordinator.group.admin import Groups, Reset
     from segstore.coordinator.open import open
@@ -68,9 +69,11 @@ if TYPE_CHECKING:
     from segstore.storage.transfer.methods import transfer_methods
 
 __all__ = [
+    "AcknowledgeType",
     "AdminClient",
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncShareConsumer",
     "ConfigResource",
     "ConfigResourceType",
     "Consumer",
@@ -104,6 +107,7 @@ __all__ = [
     "Scan",
     "SentPartition",
     "Server",
+    "ShareConsumer",
     "Standby",
     "Store",
     "StoreMember",
@@ -139,7 +143,7 @@ _WHEN_ASKED_FOR = {
         "NewPartitions",
         "NewTopic",
     ),
-    "segstore.client.aio": ("AsyncConsumer", "AsyncProducer"),
+    "segstore.client.aio": ("AsyncConsumer", "AsyncProducer", "AsyncShareConsumer"),
     "segstore.client.consumer": (
         "Consumer",
         "ConsumerRebalanceListener",
@@ -147,6 +151,7 @@ _WHEN_ASKED_FOR = {
         "SubscriptionPattern",
     ),
     "segstore.client.producer": ("Producer", "ProducerRecord", "RecordMetadata"),
+    "segstore.client.share": ("AcknowledgeType", "ShareConsumer"),
     "segstore.coordinator.checking": ("check",),
     "segstore.coordinator.group.admin": ("Groups", "Reset"),
     "segstore.coordinator.open": ("open",),

@@ -17,6 +17,6 @@ def records(
     types: int | list[int],
     offsets: bytes,
     timestamps: bytes,
-    *slices: bytes,
+    *slices_and_counts: bytes | int | list[int] | None,
 ) -> list[Any]: ...
 def bind(address: int, /) -> None: ...

@@ -178,7 +178,8 @@ typedef struct {
     const int64_t *at, *lengths;
 } Slices;
 
-enum { KIND, TOPIC, PARTITION, EPOCHS, TYPES, OFFSETS, TIMESTAMPS, KEYS, VALUES = KEYS + 3, ARGUMENTS = VALUES + 3, FIELDS = 13 };
+enum { KIND, TOPIC, PARTITION, EPOCHS, TYPES, OFFSETS, TIMESTAMPS, KEYS, VALUES = KEYS + 3, COUNTS = VALUES + 3, ARGUMENTS };
+enum { FIELDS = 13, DELIVERED_FIELDS };
 
 /* `n` int64 in bytes; NULL with an exception. */
 static const int64_t *column_of(PyObject *bytes, Py_ssize_t n)
@@ -220,12 +221,14 @@ static long long shown(int64_t length)
     return length < 0 ? -1 : length;
 }
 
+/* Of a share consumer's record, which was delivered a counted number of times, the count is the last field. */
 static PyObject *record_at(PyObject *const *a, const int64_t *offsets, const int64_t *timestamps, const Slices *keys,
                            const Slices *values, Py_ssize_t i)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)a[KIND], Py_tp_alloc);
-    PyObject *made = allocate((PyTypeObject *)a[KIND], FIELDS);
-    PyObject *fields[FIELDS] = {
+    int n = a[COUNTS] == Py_None ? FIELDS : DELIVERED_FIELDS;
+    PyObject *made = allocate((PyTypeObject *)a[KIND], n);
+    PyObject *fields[DELIVERED_FIELDS] = {
         Py_NewRef(a[TOPIC]),
         Py_NewRef(a[PARTITION]),
         of_each(a[EPOCHS], i),
@@ -239,9 +242,12 @@ static PyObject *record_at(PyObject *const *a, const int64_t *offsets, const int
         PyLong_FromLongLong(shown(keys->lengths[i])),
         PyLong_FromLongLong(shown(values->lengths[i])),
         PyLong_FromLong(-1),
+        of_each(a[COUNTS], i),
     };
     int failed = made == NULL;
-    for (int f = 0; f < FIELDS; f++) {
+    if (n == FIELDS)
+        Py_CLEAR(fields[FIELDS]);
+    for (int f = 0; f < n; f++) {
         failed |= fields[f] == NULL;
         if (failed)
             Py_XDECREF(fields[f]);
@@ -275,8 +281,8 @@ static PyObject *records(PyObject *module, PyObject *const *a, Py_ssize_t given)
 static PyMethodDef functions[] = {
     {"records", (PyCFunction)(void (*)(void))records, METH_FASTCALL,
      "Records without headers, of columns: (kind, topic, partition, leader epochs, timestamp types, offsets, timestamps; "
-     "arena, places and lengths of the keys; and of the values). An int, or a list of one for each record, is what the "
-     "epochs and types are; columns are int64, as bytes."},
+     "arena, places and lengths of the keys; and of the values; delivery counts, or None for records without). An int, or "
+     "a list of one for each record, is what epochs, types and counts are; columns are int64, as bytes."},
     {"bind", bind, METH_O, "Take the address of seg_await_record of cffi's module."},
     {NULL, NULL, 0, NULL},
 };

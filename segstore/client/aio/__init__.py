@@ -1,9 +1,10 @@
-"""Clients for asyncio: `Producer` and `Consumer` with coroutines in place of methods.
+"""Clients for asyncio: `Producer`, `Consumer` and `ShareConsumer` with coroutines in place of methods.
 
-Threads: one event loop; see `producer` and `consumer`.
+Threads: one event loop; see `producer`, `consumer` and `share_consumer`.
 """
 
 from segstore.client.aio.consumer import AsyncConsumer
 from segstore.client.aio.producer import AsyncProducer
+from segstore.client.aio.share_consumer import AsyncShareConsumer
 
-__all__ = ["AsyncConsumer", "AsyncProducer"]
+__all__ = ["AsyncConsumer", "AsyncProducer", "AsyncShareConsumer"]

@@ -8,20 +8,16 @@ consumer's thread first, see `entry`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from segstore.client.aio.entry import Entry, Undoable
-from segstore.client.aio.home import Home
-from segstore.client.aio.line import Line
-from segstore.client.aio.turns import Turns
+from segstore.client.aio.in_thread import InThread, nothing, part_of
 from segstore.client.consumer import Consumer
-from segstore.client.consumer.base import GiveWay, unguarded
+from segstore.client.consumer.base import unguarded
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.subscription import Kind, SubscriptionPattern
@@ -46,11 +42,8 @@ P = ParamSpec("P")
 
 _LONG_MS = 3_600_000
 
-SLICE_MS = 50
-"""The longest wait of one call in the thread: then other tasks have their turn, and a cancelled call ends."""
 
-
-class AsyncConsumer:
+class AsyncConsumer(InThread):
     """`Consumer` in aiokafka's shapes: methods that may wait are coroutines, the others plain; `async for`
     yields single records, `async with` starts and stops it.
 
@@ -64,65 +57,15 @@ class AsyncConsumer:
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Raises what `Consumer` raises."""
         self._consumer = Consumer(store, *topics, **settings)
-        self._line, self._turns = Line("segstore-consumer"), Turns()
-        self._home = Home(f"<AsyncConsumer group_id={self._consumer.config.group_id}>")
-        self._entry = Entry(self._consumer)
+        group = self._consumer.config.group_id
+        super().__init__(self._consumer, "segstore-consumer", f"AsyncConsumer group_id={group}")
         self._polled_ms: int | None = None
-        self._astray = False  # a call that was left in the thread may be under way there
-
-    async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a method in the thread, when it is this task's turn."""
-        call = functools.partial(method, *arguments, **named)
-        while True:
-            with contextlib.suppress(GiveWay):
-                return await self._turn(lambda: self._done(call))
-
-    def _now(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Call a method in this thread, once the consumer's own has left its call."""
-        self._home.visit()
-        return self._entry.plain(functools.partial(method, *arguments, **named))
 
     def _look(self, method: Callable[Concatenate[Consumer, P], T], *arguments: P.args, **by: P.kwargs) -> T:
         """Call a method that reads objects which are replaced as a whole, beside the consumer's thread."""
         self._home.visit()
         self._consumer._guard.check()
         return unguarded(method)(self._consumer, *arguments, **by)
-
-    async def _turn(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Run it when it is this task's turn. Raises IllegalStateError in another event loop, where the
-        turn would never come.
-        """
-        self._home.here()
-        return await self._turns.take(run)
-
-    async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        """Return what `call` returns in the thread. A task that is cancelled meanwhile waits for it and
-        undoes it.
-        """
-        self._consumer._guard.check()
-        return await self._run(call, undo)
-
-    async def _run(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        made = Undoable(self._entry, call, undo)
-        try:
-            return await asyncio.shield(self._line.run(made.make))
-        except Exception:  # the call's own
-            raise
-        except BaseException as error:
-            # A coroutine that is closed may not wait, and its loop may be closed: the thread undoes the call.
-            self._astray = True
-            self._line.later(made.take_back)
-            if isinstance(error, asyncio.CancelledError):
-                await self._all_made()
-            raise
-
-    async def _all_made(self) -> None:
-        """Wait until the thread is done with all calls, even if the task is cancelled again."""
-        made = self._line.run(_nothing)
-        while not made.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([made])
-        self._astray = False
 
     # --- records ----------------------------------------------------------------------------
 
@@ -166,7 +109,7 @@ class AsyncConsumer:
         deadline = self._consumer._deadline(timeout_ms)
         while True:
             self._check_subscribed()
-            call = functools.partial(poll, _part((deadline - time.monotonic()) * 1000))
+            call = functools.partial(poll, part_of((deadline - time.monotonic()) * 1000))
             found = await self._turn(lambda call=call: self._done(call, self._consumer._give_back))  # type: ignore[misc]
             self._polled_ms = self._consumer._store._context.clock()
             if count(found) or time.monotonic() >= deadline:
@@ -205,13 +148,13 @@ class AsyncConsumer:
         at most, and return None and whether the caller is to look again.
         """
         if self._astray:
-            await self._run(_nothing)
+            await self._run(nothing)
             self._astray = False
         guard, record = self._consumer._guard, self._consumer._take()
         if record is not None or guard.closed:
             return record, False
         self._check_subscribed()
-        deadline = time.monotonic() + _part((end - time.monotonic()) * 1000) / 1000
+        deadline = time.monotonic() + part_of((end - time.monotonic()) * 1000) / 1000
         found = await self._done(functools.partial(self._consumer._fill_alone, deadline))
         self._polled_ms = self._consumer._store._context.clock()
         return None, found or not (time.monotonic() >= end or guard.closed or guard.ending)
@@ -427,12 +370,3 @@ def _with_metadata(offsets: Any) -> Any:
     numbers = {tp: OffsetAndMetadata(at) for tp, at in offsets.items() if type(at) is int}
     pairs = {tp: OffsetAndMetadata(*at) for tp, at in offsets.items() if type(at) is tuple and len(at) == 2}
     return {**offsets, **numbers, **pairs}
-
-
-def _nothing() -> None:
-    """Do nothing: the call is done once all earlier calls are."""
-
-
-def _part(left: float) -> float:
-    """Return how long the next slice waits, of the `left` ms."""
-    return min(max(left, 0), SLICE_MS)

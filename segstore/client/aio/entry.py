@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from segstore.client.consumer import Consumer
+from segstore.client.consumer.base import Guard
 from segstore.errors import ConcurrentModificationError
+from segstore.storage.store.store import Store
 
 T = TypeVar("T")
 
@@ -22,10 +23,17 @@ deserializer or interceptor. One that waits for the event loop would never end."
 _AGAIN = 0.01  # seconds after which a thread that waits is woken again: it may have been about to wait
 
 
+class Entered(Protocol):
+    """A consumer into which one thread at a time is let."""
+
+    _guard: Guard
+    _store: Store
+
+
 class Entry:
     """The lock around each call of the consumer. A listener, which is called within one, may make another."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Entered) -> None:
         self._consumer, self._lock = consumer, threading.RLock()
 
     def call(self, call: Callable[[], T]) -> T:

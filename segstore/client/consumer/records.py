@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore._native import make_consumer_records
@@ -40,10 +41,51 @@ class ConsumerRecord(NamedTuple):
     serialized_value_size: int
     serialized_header_size: int
 
+    @property
+    def delivery_count(self) -> int | None:
+        """Return None: only a share consumer's records are counted."""
+        return None
+
+
+class DeliveredRecord(ConsumerRecord):
+    """A record of a share consumer, with one field more: `delivery_count` is how often the record was
+    delivered in its group, with this time (Kafka: ConsumerRecord.deliveryCount). Crashes are not counted.
+    """
+
+    __slots__ = ()
+    _fields = (*ConsumerRecord._fields, "delivery_count")  # type: ignore[assignment]
+    delivery_count = property(itemgetter(len(ConsumerRecord._fields)))
+
+    def __new__(cls, *fields: Any) -> DeliveredRecord:
+        """Make a record of all its fields, as copies and pickles do."""
+        if len(fields) != len(cls._fields):
+            raise TypeError(f"a DeliveredRecord has {len(cls._fields)} fields, not {len(fields)}")
+        return tuple.__new__(cls, fields)
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> DeliveredRecord:  # type: ignore[override]
+        return cls(*iterable)
+
+    def _replace(self, **changes: Any) -> DeliveredRecord:
+        made = self._make(map(changes.pop, self._fields, self))
+        if changes:
+            raise ValueError(f"there are no fields {list(changes)}")
+        return made
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __repr__(self) -> str:
+        return f"DeliveredRecord({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
+
 
 # `_native/follower.c` makes such records, too.
 _make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
+_make_delivered: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, DeliveredRecord)
 _APPEND_TIME_BIT = 3
+
+Counts = int | list[int]
+"""The delivery count of all records, or of each."""
 
 
 class Deserializers(NamedTuple):
@@ -57,11 +99,13 @@ NO_DESERIALIZERS = Deserializers(None, None)
 
 
 def consumer_records(
-    tp: TopicPartition, records: Records, deserializers: Deserializers
+    tp: TopicPartition, records: Records, deserializers: Deserializers, delivered: Counts | None = None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-    """Return the records up to the first one that can't be deserialized, and the error of that one."""
+    """Return the records up to the first one that can't be deserialized, and the error of that one; with
+    delivery counts DeliveredRecords.
+    """
     if deserializers == NO_DESERIALIZERS and not records.headers.present:
-        return _plain(tp, records), None
+        return _plain(tp, records, delivered), None
     keys, values = records.keys, records.values
     offsets, headers = records.offsets.tolist(), records.headers.tolist()
     key_column: Sequence[Any] = keys.tolist()
@@ -81,19 +125,24 @@ def consumer_records(
         keys.lengths.tolist(), values.lengths.tolist(), _header_sizes(records, headers),
     )  # fmt: skip
     try:
-        return list(map(_make, columns)), error
+        if delivered is None:
+            return list(map(_make, columns)), error
+        counted = ((*each, count) for each, count in zip(columns, _each(delivered)))  # noqa: B905
+        return list(map(_make_delivered, counted)), error
     finally:
         del error  # see `_deserialized`
 
 
-def _plain(tp: TopicPartition, records: Records) -> list[ConsumerRecord]:
+def _plain(tp: TopicPartition, records: Records, delivered: Counts | None) -> list[ConsumerRecord]:
     """Return records without headers, with keys and values as they are: by one call of C."""
     keys, values = records.keys, records.values
+    kind = ConsumerRecord if delivered is None else DeliveredRecord
     return make_consumer_records(
-        *(ConsumerRecord, tp.topic, tp.partition, _epochs(records), _timestamp_types(records)),
+        *(kind, tp.topic, tp.partition, _epochs(records), _timestamp_types(records)),
         *(records.offsets.tobytes(), records.timestamps.tobytes()),
         *(keys.arena, keys.at.tobytes(), keys.lengths.tobytes()),
         *(values.arena, values.at.tobytes(), values.lengths.tobytes()),
+        delivered,
     )
 
 

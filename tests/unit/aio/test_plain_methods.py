@@ -15,7 +15,7 @@ from consumers import append, tp
 from waiting import PATIENCE
 
 import segstore
-from segstore.client.aio import AsyncConsumer, consumer, entry
+from segstore.client.aio import AsyncConsumer, entry, in_thread
 from segstore.errors import (
     ClientClosedError,
     ConcurrentModificationError,
@@ -38,7 +38,7 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 @pytest.fixture
 def long_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait in the thread goes on for as long as a plain method waits for its end, and longer."""
-    monkeypatch.setattr(consumer, "SLICE_MS", LONG_MS)
+    monkeypatch.setattr(in_thread, "SLICE_MS", LONG_MS)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 import struct
 from typing import Any
@@ -11,7 +13,12 @@ import pytest
 import segstore
 from segstore._native import make_consumer_records
 from segstore.client.consumer.arrow_tables import table
-from segstore.client.consumer.records import ConsumerRecord, Deserializers, consumer_records
+from segstore.client.consumer.records import (
+    ConsumerRecord,
+    DeliveredRecord,
+    Deserializers,
+    consumer_records,
+)
 from segstore.coordinator.structs import TopicPartition
 from segstore.records import arrow
 
@@ -73,6 +80,7 @@ WRONG: dict[str, dict[int, Any]] = {
     "another number of rows": {6: one(0) * 2},
     "another type": {7: bytearray(b"abc")},
     "no subclass of tuple": {0: list},
+    "fewer delivery counts than records": {13: []},
 }
 
 
@@ -92,13 +100,50 @@ def test_wrong_columns_are_refused(name: str) -> None:
         b"",
         one(0),
         one(-1),
+        None,
     ]
     (record,) = make_consumer_records(*given)
     assert record == ("t", 0, 0, 5, 9, 0, b"bc", None, [], None, 2, -1, -1)
     for at, item in WRONG[name].items():
         given[at] = item
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises((TypeError, ValueError, IndexError)):
         make_consumer_records(*given)
+
+
+COUNTS: dict[str, Any] = {"one for all": 3, "one for each": [1, 5, 2]}
+
+
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+@pytest.mark.parametrize("headers", [[], [("h", b"x")]], ids=["plain", "with headers"])
+def test_delivered_records_have_a_field_more(store: segstore.Store, counts: Any, headers: Any) -> None:
+    store.create_topic("t")
+    for value in (b"a", b"b", b"c"):
+        store.partition("t").append(value, headers=headers)
+    records = store.partition("t").read(0)
+    uncounted, _ = consumer_records(TP, records, PLAIN)
+    counted, _ = consumer_records(TP, records, PLAIN, counts)
+    assert [record.delivery_count for record in uncounted] == [None] * 3
+    assert [record.delivery_count for record in counted] == (counts if isinstance(counts, list) else [3] * 3)
+    assert [record[:13] for record in counted] == [tuple(record) for record in uncounted]
+    assert {type(record) for record in counted} == {DeliveredRecord}
+
+
+def test_a_delivered_record_is_a_consumer_record_and_a_named_tuple(store: segstore.Store) -> None:
+    store.create_topic("t")
+    store.partition("t").append(b"a")
+    (record,), _ = consumer_records(TP, store.partition("t").read(0), PLAIN, 2)
+    assert isinstance(record, ConsumerRecord)
+    assert record._fields == (*ConsumerRecord._fields, "delivery_count")
+    for copied in (pickle.loads(pickle.dumps(record)), copy.copy(record), type(record)._make(record)):
+        assert (type(copied), copied) == (DeliveredRecord, record)
+    changed = record._replace(value=b"b", delivery_count=9)  # type: ignore[call-arg]
+    assert (changed.value, changed.delivery_count, changed.offset) == (b"b", 9, 0)
+    assert record._asdict()["delivery_count"] == 2
+    assert repr(record).endswith("delivery_count=2)")
+    with pytest.raises(ValueError, match="other"):
+        record._replace(other=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        DeliveredRecord("t", 0)
 
 
 def test_the_last_record_left_of_several(store: segstore.Store) -> None:

@@ -1,0 +1,221 @@
+"""`AsyncShareConsumer`: the share consumer for asyncio. Its coroutines run in a thread that belongs to the
+consumer, its plain methods in the thread that calls them.
+
+Threads: one event loop; the coroutines of several tasks take turns. A plain method ends a wait of the
+consumer's thread first, see `entry`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Collection, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from segstore.client.aio.in_thread import InThread, nothing, part_of
+from segstore.client.consumer.metrics import Polled
+from segstore.client.consumer.records import ConsumerRecord
+from segstore.client.share.acknowledgements import OnAcknowledged
+from segstore.client.share.consumer import ShareConsumer, span
+from segstore.coordinator.share.core.values import AcknowledgeType
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import SegstoreError, StoreClosedError, copy_of
+from segstore.storage.store.store import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from segstore.client.share.settings import ShareConsumerSettings
+
+
+class Noted:
+    """What a plain method returns, which is done by then: it may be awaited, and need not be."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        """Return at once."""
+        yield from ()
+
+
+_NOTED = Noted()
+
+
+class AsyncShareConsumer(InThread):
+    """`ShareConsumer` for asyncio: methods that may wait are coroutines; those that only note something are
+    plain, and may be awaited too. `async with` starts and stops it. `async for` yields single records, and in
+    implicit mode accepts a record when the next one is asked for.
+
+    A cancelled call ends when its thread is done with it, within SLICE_MS and a read, and loses nothing:
+    records that a `poll` would have returned come with the next one. Deserializers and the acknowledgement
+    commit callback are called in the consumer's thread. Calls in another event loop than that of the first
+    call raise IllegalStateError.
+    """
+
+    def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
+        """Raises what `ShareConsumer` raises."""
+        self._consumer = ShareConsumer(store, *topics, **settings)
+        self.config = self._consumer.config
+        name = f"AsyncShareConsumer group_id={self.config.group_id}"
+        super().__init__(self._consumer, "segstore-share-consumer", name)
+
+    def __repr__(self) -> str:
+        return f"<AsyncShareConsumer {self.config.client_id} of group {self.config.group_id!r}>"
+
+    # --- records ---------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
+        """See `ShareConsumer.poll`."""
+        polled: Polled = await self._sliced(self._consumer.poll, timeout_ms, max_records)
+        return polled
+
+    async def poll_flat(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
+        """See `ShareConsumer.poll_flat`."""
+        records: list[ConsumerRecord] = await self._sliced(self._consumer.poll_flat, timeout_ms, max_records)
+        return records
+
+    async def _sliced(self, poll: Callable[..., Any], timeout_ms: float, max_records: int | None) -> Any:
+        deadline = time.monotonic() + span(timeout_ms) / 1000
+        while True:
+            call = functools.partial(poll, part_of((deadline - time.monotonic()) * 1000), max_records)
+            found = await self._turn(lambda call=call: self._done(call, self._consumer._give_back))  # type: ignore[misc]
+            if found or time.monotonic() >= deadline:
+                return found
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """Return the next record; the iteration ends when the consumer is closed."""
+        if self._home.due():
+            await asyncio.sleep(0)
+        while not self._consumer._guard.closed:
+            record = await self._turn(self._next)
+            if record is not None:
+                return record
+        self._check_store()
+        raise StopAsyncIteration
+
+    def _check_store(self) -> None:
+        """Raise StoreClosedError if the consumer was closed with its store."""
+        refusal = self._consumer._guard.refusal()
+        if isinstance(refusal, StoreClosedError):
+            raise copy_of(refusal)
+
+    async def _next(self) -> ConsumerRecord | None:
+        """Return the next record if it is there; else wait for records, for SLICE_MS at most."""
+        if self._astray:
+            await self._run(nothing)
+            self._astray = False
+        if self._consumer._guard.closed:
+            return None
+        record = self._consumer._next()
+        if record is None:
+            await self._done(functools.partial(self._consumer._fill, part_of(1000)))
+        return record
+
+    # --- plain -------------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
+    ) -> Noted:
+        """See `ShareConsumer.acknowledge`."""
+        self._now(self._consumer.acknowledge, record, type, *others)
+        return _NOTED
+
+    def acknowledge_offset(
+        self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
+    ) -> Noted:
+        """See `ShareConsumer.acknowledge_offset`."""
+        self._now(self._consumer.acknowledge_offset, topic, partition, offset, type)
+        return _NOTED
+
+    def subscribe(self, topics: Collection[str]) -> Noted:
+        """See `ShareConsumer.subscribe`."""
+        self._now(self._consumer.subscribe, topics)
+        return _NOTED
+
+    def unsubscribe(self) -> Noted:
+        """See `ShareConsumer.unsubscribe`."""
+        self._now(self._consumer.unsubscribe)
+        return _NOTED
+
+    def subscription(self) -> set[str]:
+        """See `ShareConsumer.subscription`."""
+        return self._now(self._consumer.subscription)
+
+    def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> Noted:
+        """See `ShareConsumer.set_acknowledgement_commit_callback`."""
+        self._now(self._consumer.set_acknowledgement_commit_callback, callback)
+        return _NOTED
+
+    @property
+    def acquisition_lock_timeout_ms(self) -> int | None:
+        """See `ShareConsumer.acquisition_lock_timeout_ms`."""
+        return self._consumer.acquisition_lock_timeout_ms
+
+    def wakeup(self) -> None:
+        """See `ShareConsumer.wakeup`."""
+        self._consumer.wakeup()
+
+    # --- the other coroutines ----------------------------------------------------------------------
+
+    async def commit_sync(
+        self, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, SegstoreError | None]:
+        """See `ShareConsumer.commit_sync`. If cancelled, the acknowledgements may have been sent."""
+        return await self._call(self._consumer.commit_sync, timeout_ms)
+
+    async def commit_async(self) -> None:
+        """See `ShareConsumer.commit_async`."""
+        await self._call(self._consumer.commit_async)
+
+    async def metrics(self) -> dict[str, dict[str, float]]:
+        """See `ShareConsumer.metrics`."""
+        return await self._call(self._consumer.metrics)
+
+    # --- the beginning and the end -----------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Belong to this event loop, and join the group, if topics are subscribed to. Raises
+        ClientClosedError.
+        """
+        await self._call(self._consumer._join)
+
+    async def stop(self) -> None:
+        """See `close`."""
+        await self.close()
+
+    async def close(self, timeout_ms: float = 30_000) -> None:
+        """See `ShareConsumer.close`. A call that is cancelled before its turn does nothing."""
+        span(timeout_ms)
+        await self._close(True)
+
+    async def _close(self, accepts: bool) -> None:
+        if self._line.ended:
+            return
+        try:
+            await self._turn(functools.partial(self._close_now, accepts))
+        finally:
+            if self._consumer._guard.closed:
+                self._line.end()
+
+    async def _close_now(self, accepts: bool) -> None:
+        if not self._consumer._guard.closed:
+            await self._run(functools.partial(self._consumer._close, accepts))
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self._close(False)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, as `ShareConsumer` does at the end of a block."""
+        await self._close(kind is None)

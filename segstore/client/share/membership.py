@@ -1,0 +1,156 @@
+"""`ShareConsumerMembership`: a share consumer's place in its group, which assigns it partitions (KIP-932;
+Kafka: ShareMembershipManager, ShareHeartbeatRequestManager).
+
+A member asks by heartbeats, of which it sends one when there is a reason: it joins, it wants other topics, or
+the group or the store's topics have changed; each change wakes the members in this process. The coordinator
+sees by the `Pulse` that the member lives.
+
+On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+
+from segstore import names
+from segstore.client.share.config import ShareConsumerConfig
+from segstore.client.share.deliveries import At
+from segstore.client.share.metrics import ShareConsumerMetrics
+from segstore.coordinator.group.classic.member import Pulse
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.share.member import JOIN_EPOCH, LEAVE_EPOCH, ShareBeaten, ShareHeartbeat
+from segstore.coordinator.offsets.consumer_schema import NOTHING, Assignment
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import (
+    FencedMemberEpochError,
+    GroupNotFoundError,
+    RetriableError,
+    StorageError,
+    StoreClosedError,
+    UnknownMemberIdError,
+)
+from segstore.storage.store.store import Store
+
+_FENCED = (UnknownMemberIdError, FencedMemberEpochError, GroupNotFoundError)
+_GONE = (*_FENCED, RetriableError, StorageError, StoreClosedError)
+_A_POLL = 3
+"""How often in each max_poll_interval_ms a consumer that waits shows that it is at work."""
+_INTERVAL_MS = 5_000
+"""How often the pulse is felt until the group has said it otherwise."""
+
+
+class ShareConsumerMembership:
+    """The member has one id for its whole life; `topics` are those it wants, None without a subscription.
+    `partitions` are assigned to it. An interrupt may come anywhere: a heartbeat may be sent again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        coordinator: GroupCoordinator,
+        config: ShareConsumerConfig,
+        metrics: ShareConsumerMetrics,
+    ) -> None:
+        self._store, self._coordinator, self._config, self._metrics = store, coordinator, config, metrics
+        self._group = config.group_id
+        self.member_id = str(uuid.uuid4())
+        self.topics: frozenset[str] | None = None
+        self.partitions: dict[At, TopicPartition] = {}
+        self.pulse: Pulse | None = None
+        self._epoch = JOIN_EPOCH
+        self._is_known = False  # whether the group may know the member
+        self._told: frozenset[str] | None = None
+        self._seen, self._topics = -1, object()
+        self._assignment: Assignment = NOTHING
+
+    def want(self, topics: Collection[str]) -> None:
+        """Want these topics; the next `poll` tells the group."""
+        self.topics = frozenset(topics)
+
+    # --- a poll ----------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Show that the application polls, and send a heartbeat if there is a reason. Raises what
+        GroupCoordinator.share_heartbeat raises.
+        """
+        if self.pulse is not None:
+            self.pulse.polled = self._coordinator.now()
+        if self.topics is None or not self._must_beat():
+            return
+        try:
+            self._beat()
+        except _FENCED:
+            if self._epoch == JOIN_EPOCH:
+                raise  # the group refuses the member
+            self._epoch = JOIN_EPOCH
+            self._beat()
+
+    def wait_ms(self) -> float:
+        """Return how long the consumer may sleep until it must call `poll` again."""
+        return self._config.max_poll_interval_ms / _A_POLL
+
+    def _must_beat(self) -> bool:
+        return (
+            self._epoch == JOIN_EPOCH
+            or self._told != self.topics
+            or self._topics is not self._store._side.topics
+            or self._seen != self._coordinator.changes(self._group)
+        )
+
+    def _beat(self) -> None:
+        topics, wanted = self._store._side.topics, self.topics
+        seen = self._coordinator.changes(self._group)  # before it is asked: what changes then is asked next
+        is_told = self._epoch != JOIN_EPOCH and self._told == wanted
+        beaten = self._send(self._epoch, None if is_told else wanted)
+        self._epoch, self._told = beaten.epoch, wanted
+        if beaten.assignment is not None:
+            self._assignment = beaten.assignment
+        self._take(self._assignment)
+        self._seen, self._topics = seen, topics
+
+    def _send(self, epoch: int, wanted: Collection[str] | None) -> ShareBeaten:
+        now = self._coordinator.now()
+        if self.pulse is None:
+            self.pulse = Pulse(now, _INTERVAL_MS, self._config.max_poll_interval_ms)
+        self.pulse.polled = now
+        self._is_known = True
+        heartbeat = ShareHeartbeat(
+            member_id=self.member_id,
+            epoch=epoch,
+            rack_id=self._config.client_rack or None,
+            topic_names=wanted,
+            client_id=self._config.client_id,
+            pulse=self.pulse,
+        )
+        beaten = self._coordinator.share_heartbeat(self._group, heartbeat)
+        self.pulse.interval_ms = beaten.heartbeat_interval_ms
+        return beaten
+
+    def _take(self, assignment: Assignment) -> None:
+        """Have exactly the partitions of an assignment whose topics are there."""
+        by_id = {names.topic_id_bytes(info.topic_id): info for info in self._store._side.topics.values()}
+        found = {
+            (info.topic_id, number): TopicPartition(info.name, number)
+            for topic_id, numbers in assignment.items()
+            if (info := by_id.get(topic_id)) is not None
+            for number in sorted(numbers)
+        }
+        if found != self.partitions:
+            self._metrics.rebalanced()
+        self.partitions = found
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Leave the group, and want nothing. If that can't be written, the coordinator removes the member
+        later, which has no pulse any more.
+        """
+        if self._is_known:
+            leaving = ShareHeartbeat(member_id=self.member_id, epoch=LEAVE_EPOCH)
+            try:
+                self._coordinator.share_heartbeat(self._group, leaving)
+            except _GONE:
+                """The group has removed the member already, or will, or has ended all memberships."""
+        self.pulse, self._is_known, self._epoch, self._told = None, False, JOIN_EPOCH, None
+        self.topics, self.partitions, self._assignment = None, {}, NOTHING

@@ -1,0 +1,130 @@
+"""What a share consumer measures, by Kafka's names (Kafka: ShareFetchMetricsManager,
+KafkaShareConsumerMetrics).
+
+Threads: the consumer's thread records.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from segstore.client.share.config import ShareConsumerConfig
+from segstore.coordinator.group.classic.member import Pulse
+from segstore.coordinator.metrics import Sensor, monotonic_ms
+
+_HOUR = 3600
+
+
+class ShareConsumerMetrics:
+    """Times are ms. With metrics_enabled=False nothing is measured."""
+
+    def __init__(self, config: ShareConsumerConfig) -> None:
+        self._is_on, self._prefix = config.metrics_enabled, config.metric_group_prefix
+        names = (
+            *("bytes", "records", "latency", "between_polls", "idle", "acknowledged", "refused", "rebalance"),
+            "throttle",
+        )
+        samples, window = config.metrics_num_samples, config.metrics_sample_window_ms
+        self._sensors = {name: Sensor(samples, window) for name in names}
+        self._polled = self._left = math.nan
+
+    def _record(self, name: str, value: float) -> None:
+        if self._is_on:
+            self._sensors[name].record(value)
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def polled(self) -> None:
+        """Note that a poll began."""
+        if self._is_on:
+            now = monotonic_ms()
+            if not math.isnan(self._polled):
+                self._record("between_polls", now - self._polled)
+                if not math.isnan(self._left):
+                    took, apart = self._left - self._polled, now - self._polled
+                    self._record("idle", took / apart if apart > 0 else 0.0)
+            self._polled = now
+
+    def left(self) -> None:
+        """Note that a poll has returned."""
+        if self._is_on:
+            self._left = time.monotonic() * 1000
+
+    def fetched(self, stored: int, records: int, took_ms: float) -> None:
+        """Count one fetch of a partition: bytes as stored, records, time."""
+        self._record("bytes", stored)
+        self._record("records", records)
+        self._record("latency", took_ms)
+
+    def throttled(self, wait_ms: int) -> None:
+        """Record how long the client has to wait for its byte rate after what it fetched."""
+        self._record("throttle", wait_ms)
+
+    def acknowledged(self, sent: int, failed: int) -> None:
+        """Count acknowledgements that were sent, and those among them that were refused."""
+        self._record("acknowledged", sent + failed)
+        if failed:
+            self._record("refused", failed)
+
+    def rebalanced(self) -> None:
+        """Note that the member has other partitions."""
+        self._record("rebalance", 1)
+
+    # --- what is told ------------------------------------------------------------------------------
+
+    def snapshot(self, pulse: Pulse | None, now: float) -> dict[str, dict[str, float]]:
+        """Return group of metrics to name to value. `now` is a time of the pulse's clock."""
+        if not self._is_on:
+            return {}
+        prefix = f"{self._prefix}-share"
+        return {
+            f"{prefix}-metrics": self._polling(),
+            f"{prefix}-coordinator-metrics": self._coordination(pulse, now),
+            f"{prefix}-fetch-manager-metrics": self._fetching(),
+        }
+
+    def _polling(self) -> dict[str, float]:
+        since = monotonic_ms() - self._polled
+        between = self._sensors["between_polls"]
+        return {
+            "last-poll-seconds-ago": -1 if math.isnan(since) else since // 1000,
+            "poll-idle-ratio-avg": self._sensors["idle"].avg,
+            "time-between-poll-avg": between.avg,
+            "time-between-poll-max": between.max,
+        }
+
+    def _coordination(self, pulse: Pulse | None, now: float) -> dict[str, float]:
+        beaten = math.nan if pulse is None else now - pulse.beaten
+        rebalance = self._sensors["rebalance"]
+        return {
+            "heartbeat-total": 0 if pulse is None else pulse.beats,
+            "last-heartbeat-seconds-ago": -1 if math.isnan(beaten) else beaten // 1000,
+            "rebalance-total": rebalance.count,
+            "rebalance-rate-per-hour": rebalance.count_rate * _HOUR,
+        }
+
+    def _fetching(self) -> dict[str, float]:
+        sensors = self._sensors
+        size, count, latency = sensors["bytes"], sensors["records"], sensors["latency"]
+        throttle = sensors["throttle"]
+        return {
+            "acknowledgements-send-rate": sensors["acknowledged"].rate,
+            "acknowledgements-send-total": sensors["acknowledged"].total,
+            "acknowledgements-error-rate": sensors["refused"].rate,
+            "acknowledgements-error-total": sensors["refused"].total,
+            "bytes-consumed-rate": size.rate,
+            "bytes-consumed-total": size.total,
+            "fetch-size-avg": size.avg,
+            "fetch-size-max": size.max,
+            "records-consumed-rate": count.rate,
+            "records-consumed-total": count.total,
+            "records-per-request-avg": count.avg,
+            "records-per-request-max": count.max,
+            "fetch-latency-avg": latency.avg,
+            "fetch-latency-max": latency.max,
+            "fetch-rate": latency.count_rate,
+            "fetch-total": latency.count,
+            "fetch-throttle-time-avg": throttle.avg if throttle.count else 0.0,
+            "fetch-throttle-time-max": throttle.max if throttle.count else 0.0,
+        }

@@ -1,0 +1,115 @@
+"""`ShareWait`: how a share consumer that has found nothing waits until there may be something for it: records
+that are published in its partitions, records that became available to its group, a change of the group, or
+`wakeup`.
+
+On disk: the mapping of published ends is read. Threads: one waits; any may call `ring` and `wakeup`, also a
+signal handler within a wait. A call that comes between a look and the wait ends that wait at once.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Sequence
+
+from segstore.coordinator.share.share import ShareCoordinator
+from segstore.coordinator.share.waiters import ShareWaiter
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import SegstoreError
+from segstore.mutex import calls_out
+from segstore.storage.meta.followed_ends import FollowedEnds
+from segstore.storage.store.store import Store
+
+_MOST = 86_400.0  # seconds
+
+
+class ShareWait:
+    """`is_woken`: `wakeup` was called, and nothing has ended with an error for that. `may_wait` is set by a
+    thread that is about to wait, and whoever ends a wait looks at it: the order of the two is each one's own.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.is_woken = False
+        self._has_rung = self._may_wait = False
+        self._partitions: Sequence[TopicPartition] = ()
+        self._followed: FollowedEnds | None = None
+        self._nudges = self._publications = 0
+
+    def ring(self) -> None:
+        """Have the consumer look again: something became available."""
+        self._has_rung = True
+        if self._may_wait:
+            self._rouse()
+
+    def wakeup(self) -> None:
+        """Have the consumer end its wait, or the next one, with an error."""
+        self.is_woken = True
+        if self._may_wait:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        try:
+            self._store._wake()
+        except SegstoreError:
+            """The store is closed, which ends all waits."""
+
+    def begin(self, partitions: Sequence[TopicPartition]) -> None:
+        """Be called before each look: what happens from here on ends the next `wait`."""
+        self._has_rung = False
+        self._publications = self._store.publications
+        followed = self._followed
+        if followed is None or followed.outdated or self._partitions != partitions:
+            self._followed = None
+            followed = self._store._follow(partitions)
+            self._followed, self._partitions = followed, partitions
+        if followed is not None:
+            self._nudges = followed.nudges()
+
+    @calls_out  # a signal's handler that comes here finds all at rest, and may close the consumer
+    def wait(self, seconds: float, *, is_deaf: bool = False) -> None:
+        """Sleep until there is something to look at; if `is_deaf` only until then, or until records are
+        published, whatever becomes available.
+        """
+        self._may_wait = True
+        try:
+            if (self._has_rung and not is_deaf) or self.is_woken:
+                return
+            if is_deaf:
+                self._sleep_deaf(seconds)
+            elif self._followed is None:
+                self._store.wait(self._publications, seconds * 1000)
+            else:
+                self._store._wait_for(self._followed, self._nudges, min(seconds, _MOST))
+        finally:
+            self._may_wait = False
+
+    def _sleep_deaf(self, seconds: float) -> None:
+        """Sleep in spite of nudges, which a consumer that gives back what it acquired causes itself."""
+        end, followed, clock = time.monotonic() + seconds, self._followed, self._store._context
+        while followed is not None and not (self.is_woken or clock.closed):
+            left = end - time.monotonic()
+            nudges = followed.nudges()
+            if left <= 0 or 0 <= self._store._wait_for(followed, nudges, left) < followed.n:
+                return
+
+
+class ShareBell:
+    """What a coordinator calls when something becomes available; does not keep the consumer alive."""
+
+    def __init__(self, wait: ShareWait, coordinator: ShareCoordinator, group: str) -> None:
+        self._wait = weakref.ref(wait)
+        self._waiter: ShareWaiter | None = None  # as an interrupt leaves it
+        self._waiter = coordinator.on_available(group, self._ring)
+
+    def _ring(self) -> None:
+        wait = self._wait()
+        if wait is None:
+            self.cancel()
+        else:
+            wait.ring()
+
+    def cancel(self) -> None:
+        """Be called no more."""
+        if self._waiter is not None:
+            self._waiter.cancel()
