@@ -21,7 +21,8 @@ import segstore
 from segstore.cli.app import COMMANDS, Listed, commands
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.producer.config import ProducerConfig
-from segstore.config import StoreConfig, TopicConfig
+from segstore.client.share.config import ShareConsumerConfig
+from segstore.config import GroupConfig, StoreConfig, TopicConfig
 from segstore.config.options import OptionRow
 from segstore.config.settings import Settings
 from segstore.mirroring.settings import MirrorConfig
@@ -38,6 +39,11 @@ SETTINGS: dict[str, tuple[type[Settings], str]] = {
         "also takes `7d`.",
     ),
     "Stores": (StoreConfig, "`segstore.open(path, config={...})`."),
+    "Groups": (
+        GroupConfig,
+        '`AdminClient.alter_configs([ConfigResource("GROUP", name, {...})])`, '
+        "`kafka-configs --entity-type groups`; also before the group exists.",
+    ),
     "Producers": (
         ProducerConfig,
         "`segstore.Producer(store, ...)` and `AsyncProducer`, with kafka-python's names.",
@@ -45,6 +51,10 @@ SETTINGS: dict[str, tuple[type[Settings], str]] = {
     "Consumers": (
         ConsumerConfig,
         "`segstore.Consumer(store, ...)` and `AsyncConsumer`, with kafka-python's names.",
+    ),
+    "Share consumers": (
+        ShareConsumerConfig,
+        "`segstore.ShareConsumer(store, ...)` and `AsyncShareConsumer`, in kafka-python's spelling.",
     ),
     "Servers": (
         ServerConfig,
@@ -65,6 +75,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("SubscriptionPattern", "ConsumerGroupMetadata"),
         *("TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
     ),
+    "Queues": ("ShareConsumer", "AsyncShareConsumer", "AcknowledgeType"),
     "Servers": ("serve", "Server"),
     "Replicas": (
         *("open_replicated", "ReplicatedStore", "PartitionState", "ReplicaState", "Healed", "unreplicate"),

@@ -1,9 +1,14 @@
-"""docs/queue-rules.md has the rules of share groups, and code and tests refer to no other ones."""
+"""docs/queue-rules.md has the rules of share groups, and code and tests refer to no other ones; the tables of
+docs/queues.md are those of the settings.
+"""
 
 from __future__ import annotations
 
 import re
+from types import ModuleType
 
+import pytest
+from loading import loaded
 from places import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "queue-rules.md").read_text(encoding="utf-8")
@@ -44,3 +49,22 @@ def test_code_and_tests_name_rules_that_there_are() -> None:
 
 def test_the_page_names_rules_that_there_are() -> None:
     assert {rule.upper() for rule in NAMED.findall(PAGE)} - {*RULES} == set()
+
+
+GUIDE = (REPOSITORY / "docs" / "queues.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "tools"))
+    return loaded(REPOSITORY / "tools" / "queue_tables.py")
+
+
+def test_the_tables_are_up_to_date(tool: ModuleType) -> None:
+    assert tool.page(GUIDE) == GUIDE, "run `.venv/bin/python tools/queue_tables.py`"
+
+
+def test_a_table_that_is_not_up_to_date_is_seen(tool: ModuleType) -> None:
+    assert tool.page(GUIDE.replace("`share.delivery.count.limit` |", "`share.limit` |")) == GUIDE
+    with pytest.raises(ValueError, match="not taken"):
+        tool.page(GUIDE.replace("<!-- not taken -->", ""))
