@@ -54,7 +54,7 @@ SETTINGS: dict[str, tuple[type[Settings], str]] = {
     ),
     "Share consumers": (
         ShareConsumerConfig,
-        "`segstore.ShareConsumer(store, ...)` and `AsyncShareConsumer`, in kafka-python's spelling.",
+        "`segstore.ShareConsumer(store, ...)` and `AsyncShareConsumer`, with kafka-python's spelling.",
     ),
     "Servers": (
         ServerConfig,
@@ -75,7 +75,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("SubscriptionPattern", "ConsumerGroupMetadata"),
         *("TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
     ),
-    "Queues": ("ShareConsumer", "AsyncShareConsumer", "AcknowledgeType"),
+    "Share consumers": ("ShareConsumer", "AsyncShareConsumer", "AcknowledgeType"),
     "Servers": ("serve", "Server"),
     "Replicas": (
         *("open_replicated", "ReplicatedStore", "PartitionState", "ReplicaState", "Healed", "unreplicate"),

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from segstore.coordinator.group.classic.member import MonotonicMs
 from segstore.coordinator.group_settings import GroupSettings
+from segstore.coordinator.metrics import MonotonicMs
 from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.values import DeadLetter, Limits, Outcome, StateWrite
 from segstore.coordinator.share.keys import ShareKey

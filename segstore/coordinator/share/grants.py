@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from segstore.coordinator.group.classic.member import MonotonicMs
+from segstore.coordinator.metrics import MonotonicMs
 from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.values import Acquired, AcquireMode, Grant, Outcome
 from segstore.coordinator.share.effects import ShareEffects
