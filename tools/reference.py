@@ -22,7 +22,7 @@ from segstore.cli.app import COMMANDS, Listed, commands
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.share.config import ShareConsumerConfig
-from segstore.config import StoreConfig, TopicConfig
+from segstore.config import GroupConfig, StoreConfig, TopicConfig
 from segstore.config.options import OptionRow
 from segstore.config.settings import Settings
 from segstore.mirroring.settings import MirrorConfig
@@ -39,6 +39,11 @@ SETTINGS: dict[str, tuple[type[Settings], str]] = {
         "also takes `7d`.",
     ),
     "Stores": (StoreConfig, "`segstore.open(path, config={...})`."),
+    "Groups": (
+        GroupConfig,
+        '`AdminClient.alter_configs([ConfigResource("GROUP", name, {...})])`, '
+        "`kafka-configs --entity-type groups`; also before the group exists.",
+    ),
     "Producers": (
         ProducerConfig,
         "`segstore.Producer(store, ...)` and `AsyncProducer`, with kafka-python's names.",

@@ -1,5 +1,5 @@
 """A share group whose process is killed at each call that changes anything: the crash points of
-acknowledgements, locks and dead letters (S7).
+acknowledgements, locks and dead letters.
 """
 
 from __future__ import annotations

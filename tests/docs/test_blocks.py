@@ -168,6 +168,7 @@ HERE: Mapping[str, Callable[[Path], AbstractContextManager[Setting]]] = {
     "docs/mirror.md": mirror,
     "docs/old-messages.md": old_messages,
     "docs/questions.md": nothing,
+    "docs/queues.md": nothing,
     "docs/replication.md": replication,
     "docs/serve.md": serve,
     "docs/staging.md": nothing,

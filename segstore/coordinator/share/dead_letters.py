@@ -148,14 +148,14 @@ class DeadLetterQueue:
         self._archive(leader, first, last)
 
     def _archive(self, leader: ShareLeader, first: int, last: int) -> None:
-        """Let offsets be archived, and forget their dead letters; the offsets before were forgotten."""
+        """Let offsets be archived, and forget their dead letters, which are the next ones."""
         turn = ShareTurn()
         leader.change(turn, lambda core: core.dead_lettered(first, last))
         letters = leader.letters
-        while letters and letters[0].last <= last:
-            letters.popleft()
-        if letters and letters[0].first <= last:
-            letters[0] = letters[0]._replace(first=last + 1)
+        while letters and first <= letters[0].first <= last:  # later ones may have lower offsets
+            letter = letters.popleft()
+            if letter.last > last:
+                letters.appendleft(letter._replace(first=last + 1))
         try:
             self.settle(turn)
         finally:

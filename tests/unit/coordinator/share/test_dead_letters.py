@@ -89,6 +89,18 @@ def test_q68_rejected_records_have_headers_alone(store_dir: Path) -> None:
         }
 
 
+def test_q70_dead_letters_need_not_come_in_the_order_of_offsets(store_dir: Path) -> None:
+    with with_queue(store_dir, 4) as group:
+        group.runs()
+        with group.share._letters._copying:  # both wait for each other's copies
+            group.ack((3, 3, REJECT))
+            group.ack((1, 1, REJECT))
+        group.ack((0, 0, ACCEPT), (2, 2, ACCEPT))
+        settled(group)
+        assert letters(group.store) == [letter(3), letter(1)]
+        assert group.start() == 4
+
+
 def test_q68_the_state_is_archiving_before_and_archived_after(store_dir: Path) -> None:
     with with_queue(store_dir, 3) as group:
         group.runs()

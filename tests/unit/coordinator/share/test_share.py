@@ -1,4 +1,4 @@
-"""Share groups over real stores: acquire, acknowledge, release (Q16 to Q40; S1 to S5)."""
+"""Share groups over real stores: acquire, acknowledge, release (rules Q16 to Q40 of docs/queue-rules.md)."""
 
 from __future__ import annotations
 
