@@ -188,14 +188,18 @@ def dump_log(
     deep: bool = True,
     index_sanity: bool = False,
     contents: bool = False,
+    decoder: str = "",
     pom: Path = POM,
 ) -> Dump:
-    """Run the tool once over many files. With `index_sanity` index entries are checked but not listed."""
+    """Run the tool once over many files. With `index_sanity` index entries are checked but not listed; with
+    `decoder`, "share-group-state" or another one of the tool's, records have `key` and `payload` as it shows
+    them.
+    """
     names = ",".join(map(str, files))
     if not names:
         return Dump()
     options = ["--deep-iteration"] * deep + ["--index-sanity-check"] * index_sanity
-    options += ["--print-data-log"] * contents
+    options += ["--print-data-log"] * contents + [f"--{decoder}-decoder"] * bool(decoder)
     java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
     java += ["-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-cp", classpath(pom)]
     run = subprocess.run(
