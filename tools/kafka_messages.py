@@ -33,7 +33,7 @@ VERSION = "4.4.0"
 FOLDERS = ("common/message/", "common/metadata/")
 KINDS = ("request", "response", "header", "coordinator-key", "coordinator-value", "metadata", "data")
 LEFT_OUT = re.compile(
-    r"Share.*(Request|Response)|Streams|Telemetry|DelegationToken|Raft|Snapshot(?!Key|Value)"
+    r"Streams|Telemetry|DelegationToken|Raft|Snapshot(?!Key|Value)"
     r"|Registration|Controller|Broker|Vote|QuorumEpoch|Envelope|UpdateMetadata|LeaderAndIsr|StopReplica"
     r"|AssignRep|AllocateProducer|AlterPartition(?!Reassign)|UpdateFeatures|DefaultPrincipal|LeaderChange"
     r"|CreateAcls|DeleteAcls|EndTxnMarker|WriteTxnMarkers|PushTel|ControlledShutdown|AbortedTxn|ControlRecordType"

@@ -14,12 +14,16 @@ _OF_TOPICS = (
 _OF_GROUPS = (
     *(Api.OFFSET_COMMIT, Api.OFFSET_DELETE, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP),
     *(Api.DELETE_GROUPS, Api.CONSUMER_GROUP_HEARTBEAT, Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN),
-    *(Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN),
+    *(Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN, Api.SHARE_GROUP_HEARTBEAT),
+    *(Api.ALTER_SHARE_GROUP_OFFSETS, Api.DELETE_SHARE_GROUP_OFFSETS, Api.INITIALIZE_SHARE_GROUP_STATE),
+    *(Api.READ_SHARE_GROUP_STATE, Api.WRITE_SHARE_GROUP_STATE, Api.DELETE_SHARE_GROUP_STATE),
 )
 REFUSED_BY_DEMOTED: dict[Api, Code] = {
     **dict.fromkeys(_OF_TOPICS, Code.NOT_CONTROLLER),
     **dict.fromkeys(_OF_GROUPS, Code.NOT_COORDINATOR),
-    Api.DELETE_RECORDS: Code.NOT_LEADER_OR_FOLLOWER,
+    **dict.fromkeys(
+        (Api.DELETE_RECORDS, Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE), Code.NOT_LEADER_OR_FOLLOWER
+    ),
 }
 """The code by which a demoted store refuses an API; one that is not here is answered as ever. Produce is
 refused partition by partition, by the logs.

@@ -53,6 +53,8 @@ class _Errors:
                 setattr(body, field.name, self.code)
             elif field.name == "error_message" and self.message_text is not None:
                 setattr(body, field.name, self.message_text)
+            elif field.kind == "records" and self.version not in field.nullable:
+                setattr(body, field.name, b"")
             elif field.is_array and field.is_struct and self._has_code(field.kind):
                 found = next(arrays, None)
                 if found is not None:

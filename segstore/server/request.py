@@ -78,6 +78,9 @@ class Channel(Protocol):
     repeat: Repeat | None
     """Sees each request before it is read: a handler leaves it for requests like the present one."""
 
+    def when_closed(self, call: Callable[[], object]) -> None:
+        """Have `call` called in the loop's thread once the connection has ended."""
+
     def close(self) -> None:
         """Close the connection without an answer."""
 

@@ -10,6 +10,7 @@ from segstore.config import StoreConfig
 from segstore.config.options import MAX_INT, MAX_LONG, made, switch, unknown, whole
 from segstore.storage.store.lease import interval_option
 
+from .features import SHARE_VERSION
 from .security.settings import SecurityConfig
 
 
@@ -55,6 +56,14 @@ class ServerConfig(SecurityConfig):
     )
     group_initial_rebalance_delay_ms: int = whole(
         3000, 0, MAX_INT, "ms", "how long the first rebalance of an empty group waits for more members"
+    )
+    share_version: int = whole(
+        SHARE_VERSION.finalized,
+        SHARE_VERSION.lowest,
+        SHARE_VERSION.highest,
+        "",
+        "the level of the feature share.version: 1: share groups (KIP-932); 2: share groups with dead letters"
+        " (KIP-1191); 0: none, clients get UNSUPPORTED_VERSION",
     )
     max_request_partition_size_limit: int = whole(
         2000, 1, MAX_INT, "partitions", "the most that one DescribeTopicPartitions answers"

@@ -102,6 +102,7 @@ class FakeChannel:
     sasl: Any = None
     muted_ms: int = 0
     repeat: Any = None
+    farewells: list[Callable[[], object]] = field(default_factory=list)
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
         raise AssertionError("a handler answers by its request")
@@ -112,8 +113,13 @@ class FakeChannel:
     def mute(self, milliseconds: int) -> None:
         self.muted_ms = milliseconds
 
+    def when_closed(self, call: Callable[[], object]) -> None:
+        self.farewells.append(call)
+
     def close(self) -> None:
-        self.is_open = False
+        was_open, self.is_open = self.is_open, False
+        for farewell in self.farewells if was_open else ():
+            farewell()
 
 
 def node_of(store: segstore.Store, **settings: Any) -> Node:

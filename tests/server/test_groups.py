@@ -68,11 +68,6 @@ def test_this_node_coordinates_all_keys(node: Node, version: int) -> None:
     assert [p.key for p in found.coordinators] == (["a", "b"] if version >= 4 else [])
 
 
-def test_a_share_group_has_no_coordinator(node: Node) -> None:
-    (found,) = ask(node, Api.FIND_COORDINATOR, 6, coordinator_keys=["a"], key_type=2).coordinators
-    assert (found.error_code, found.node_id, found.port) == (Code.INVALID_REQUEST, -1, -1)
-
-
 # --- JoinGroup, SyncGroup ------------------------------------------------------------------------
 
 

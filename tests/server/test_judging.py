@@ -159,7 +159,40 @@ def grown(version: int, info: TopicInfo) -> dict[str, Any]:
     return {"topics": [topic], "validate_only": True}
 
 
+def shared(api: Api, topic: str, partition: str, **fields: Any) -> Any:
+    def made(version: int, info: TopicInfo) -> dict[str, Any]:
+        kind = of(api)
+        wanted = [getattr(kind, topic)(topic_id=id_of(info), partitions=[getattr(kind, partition)()])]
+        return {"group_id": "g", "member_id": "m", "topics": wanted, **fields}
+
+    return made
+
+
+def share_offsets(version: int, info: TopicInfo) -> dict[str, Any]:
+    kind = of(Api.DESCRIBE_SHARE_GROUP_OFFSETS)
+    topic = kind.DescribeShareGroupOffsetsRequestTopic(topic_name="t", partitions=[0])
+    return {"groups": [kind.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=[topic])]}
+
+
+def altered_share_offsets(version: int, info: TopicInfo) -> dict[str, Any]:
+    kind = of(Api.ALTER_SHARE_GROUP_OFFSETS)
+    topic = kind.AlterShareGroupOffsetsRequestTopic(
+        topic_name="t", partitions=[kind.AlterShareGroupOffsetsRequestPartition(start_offset=0)]
+    )
+    return {"group_id": "g", "topics": [topic]}
+
+
+def share_state(api: Api, topic: str) -> Any:
+    def made(version: int, info: TopicInfo) -> dict[str, Any]:
+        kind = of(api)
+        wanted = getattr(kind, topic)(topic_id=id_of(info), partitions=[kind.PartitionData()])
+        return {"group_id": "g", "topics": [wanted]}
+
+    return made
+
+
 A = Api
+ON_CLUSTER = {"cluster_action cluster": CLUSTER}
 JOIN = plain(group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=10_000, protocol_type="consumer")
 COMMITTED = {"group_id": "g", "member_id": ""}
 CASES: dict[tuple[Api, str], Case] = {
@@ -327,6 +360,46 @@ CASES: dict[tuple[Api, str], Case] = {
         {"read group g": GROUP, "describe topic t": TOPIC},
     ),
     (A.CONSUMER_GROUP_DESCRIBE, ""): Case(plain(group_ids=["g"]), {"describe group g": GROUP}),
+    (A.FIND_COORDINATOR, "share partition"): Case(find(2), {"cluster_action cluster": CLUSTER}),
+    (A.SHARE_GROUP_HEARTBEAT, ""): Case(
+        plain(group_id="g", member_id="m" * 22, subscribed_topic_names=["t"]),
+        {"read group g": GROUP, "describe topic t": TOPIC},
+    ),
+    (A.SHARE_GROUP_DESCRIBE, ""): Case(plain(group_ids=["g"]), {"describe group g": GROUP}),
+    (A.SHARE_FETCH, ""): Case(
+        shared(A.SHARE_FETCH, "FetchTopic", "FetchPartition", max_records=1, share_session_epoch=0),
+        {"read group g": GROUP, "read topic t": TOPIC},
+    ),
+    (A.SHARE_ACKNOWLEDGE, ""): Case(
+        shared(A.SHARE_ACKNOWLEDGE, "AcknowledgeTopic", "AcknowledgePartition", share_session_epoch=-1),
+        {"read group g": GROUP},
+    ),
+    (A.DESCRIBE_SHARE_GROUP_OFFSETS, ""): Case(
+        share_offsets, {"describe group g": GROUP, "describe topic t": TOPIC}
+    ),
+    (A.ALTER_SHARE_GROUP_OFFSETS, ""): Case(
+        altered_share_offsets, {"read group g": GROUP, "read topic t": TOPIC}
+    ),
+    (A.DELETE_SHARE_GROUP_OFFSETS, ""): Case(
+        lambda version, info: {
+            "group_id": "g",
+            "topics": [of(A.DELETE_SHARE_GROUP_OFFSETS).DeleteShareGroupOffsetsRequestTopic(topic_name="t")],
+        },
+        {"delete group g": GROUP, "read topic t": TOPIC},
+    ),
+    (A.INITIALIZE_SHARE_GROUP_STATE, ""): Case(
+        share_state(A.INITIALIZE_SHARE_GROUP_STATE, "InitializeStateData"), ON_CLUSTER
+    ),
+    (A.READ_SHARE_GROUP_STATE, ""): Case(share_state(A.READ_SHARE_GROUP_STATE, "ReadStateData"), ON_CLUSTER),
+    (A.WRITE_SHARE_GROUP_STATE, ""): Case(
+        share_state(A.WRITE_SHARE_GROUP_STATE, "WriteStateData"), ON_CLUSTER
+    ),
+    (A.DELETE_SHARE_GROUP_STATE, ""): Case(
+        share_state(A.DELETE_SHARE_GROUP_STATE, "DeleteStateData"), ON_CLUSTER
+    ),
+    (A.READ_SHARE_GROUP_STATE_SUMMARY, ""): Case(
+        share_state(A.READ_SHARE_GROUP_STATE_SUMMARY, "ReadStateSummaryData"), ON_CLUSTER
+    ),
     (A.DESCRIBE_PRODUCERS, ""): Case(producers, {"read topic t": TOPIC}),
     (A.DESCRIBE_TRANSACTIONS, ""): Case(
         plain(transactional_ids=["x"]), {"describe transactional-id x": TRANSACTION}
@@ -388,7 +461,7 @@ def test_each_right_is_needed_in_every_version(
 ) -> None:
     case = CASES[api, name]
     for version in versions(api):
-        if name == "transaction" and api is A.FIND_COORDINATOR and version == 0:
+        if name in ("transaction", "share partition") and api is A.FIND_COORDINATOR and version == 0:
             continue  # its keys are groups
         fields = case.fields(version, info)
         needs = {"create topic new": TOPIC} if api is A.CREATE_TOPICS and version < 5 else dict(case.needs)

@@ -241,10 +241,10 @@ class GroupTable:
         try:
             found = run(share)
         except SegstoreError:
-            if not held.is_sure or self._offsets.share(group_id):
-                held.become(held.group, share=share)  # what was written counts
+            if held.is_sure:
+                self.drop(held)  # it is none, or what the log has of it
             else:
-                self.drop(held)  # a group that nobody could join is none
+                held.become(held.group, share=share)
             raise
         held.become(held.group, share=share)
         return found

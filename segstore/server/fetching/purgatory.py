@@ -57,7 +57,7 @@ def awaited(look: Look) -> list[Awaited]:
 
 class Parked:
     """A fetch that waits. `complete` answers it, and raises nothing; `sizes` are the bytes that its
-    partitions have so far, where they have any.
+    partitions have so far, where they have any. `is_over`: its time has passed.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Parked:
         self.sizes, self.size = dict(sizes), sum(sizes.values())
         self.timer: Timer | None = None
         self.keys: list[_Key] = []
+        self.is_over = False
 
     def recount(self, logs: Logs, wanted: Wanted, ends: _Ends) -> bool:
         """Count the bytes of a partition that has moved; returns whether the fetch is to be answered. Where
@@ -180,7 +181,11 @@ class Purgatory:
             spot.parked[parked] = wanted
             spot.has_replica = spot.has_replica or of_replica
             parked.keys.append(key)
-        parked.timer = self._loop.later(parked.terms.max_wait_ms / 1000, lambda: self._complete(parked))
+        parked.timer = self._loop.later(parked.terms.max_wait_ms / 1000, lambda: self._over(parked))
+
+    def _over(self, parked: Parked) -> None:
+        parked.is_over = True
+        self.complete(parked)
 
     def _begin(self, seen: int) -> None:
         """Begin to wait: first, since where no thread can be started, the request fails."""
@@ -245,7 +250,7 @@ class Purgatory:
         self._seen = self.publications  # first: what is published from here on ends the next sleep
         if self._seen < 0:
             for parked in list(self._parked):
-                self._complete(parked)
+                self.complete(parked)
         for standing in list(self._standing):
             if self._seen < 0 or not standing.is_open or standing.has_moved():
                 self._answer(standing)
@@ -253,7 +258,7 @@ class Purgatory:
             if spot.has_moved(self._logs):
                 for parked, wanted in list(spot.parked.items()):
                     if parked in self._parked and parked.recount(self._logs, wanted, spot.seen):
-                        self._complete(parked)
+                        self.complete(parked)
         if self._seen >= 0 and (self._parked or self._standing):
             self._ask()
 
@@ -266,12 +271,14 @@ class Purgatory:
         except SegstoreError:
             return -1
 
-    def _complete(self, parked: Parked) -> None:
-        self._drop(parked)
+    def complete(self, parked: Parked) -> None:
+        """End the wait of a fetch, and answer it if its client is there still."""
+        self.drop(parked)
         if parked.request.channel.is_open:
             parked.complete()
 
-    def _drop(self, parked: Parked) -> None:
+    def drop(self, parked: Parked) -> None:
+        """Forget a fetch, without an answer."""
         self._parked.pop(parked, None)
         if parked.timer is not None:
             parked.timer.cancel()
@@ -287,13 +294,13 @@ class Purgatory:
         were left.
         """
         for parked in [each for each in self._parked if not each.request.channel.is_open]:
-            self._drop(parked)
+            self.drop(parked)
         self._swept_at = max(2 * len(self._parked), _SWEPT_AT_LEAST)
 
     def close(self) -> None:
         """Forget all fetches: the server ends, and their connections with it."""
         for parked in list(self._parked):
-            self._drop(parked)
+            self.drop(parked)
         for standing in self._standing:
             if standing.timer is not None:
                 standing.timer.cancel()

@@ -44,6 +44,17 @@ MODULES: dict[str, tuple[Api, ...]] = {
     "quorum": (Api.DESCRIBE_QUORUM,),
     "quotas": (Api.DESCRIBE_CLIENT_QUOTAS, Api.ALTER_CLIENT_QUOTAS),
     "sasl": (Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE),
+    "share_acknowledge": (Api.SHARE_ACKNOWLEDGE,),
+    "share_fetch": (Api.SHARE_FETCH,),
+    "share_groups": (Api.SHARE_GROUP_HEARTBEAT, Api.SHARE_GROUP_DESCRIBE),
+    "share_offsets": (
+        *(Api.DESCRIBE_SHARE_GROUP_OFFSETS, Api.ALTER_SHARE_GROUP_OFFSETS),
+        Api.DELETE_SHARE_GROUP_OFFSETS,
+    ),
+    "share_state": (
+        *(Api.INITIALIZE_SHARE_GROUP_STATE, Api.READ_SHARE_GROUP_STATE, Api.WRITE_SHARE_GROUP_STATE),
+        *(Api.DELETE_SHARE_GROUP_STATE, Api.READ_SHARE_GROUP_STATE_SUMMARY),
+    ),
     "scram": (Api.DESCRIBE_USER_SCRAM_CREDENTIALS, Api.ALTER_USER_SCRAM_CREDENTIALS),
     "topics": (Api.CREATE_TOPICS, Api.DELETE_TOPICS, Api.CREATE_PARTITIONS),
     "transaction_admin": (Api.DESCRIBE_TRANSACTIONS, Api.LIST_TRANSACTIONS, Api.DESCRIBE_PRODUCERS),

@@ -83,15 +83,6 @@ def each_described(
     return coordinated(node, request, run, failed)
 
 
-def answering(run: Callable[[], object]) -> Code:
-    """Run one part of a request, and return the code that tells how it went."""
-    try:
-        run()
-    except errors.SegstoreError as error:
-        return coordinator_code(error)
-    return Code.NONE
-
-
 def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:
     """Return the partitions of topics whose `partitions` are numbers."""
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]

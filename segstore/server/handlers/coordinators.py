@@ -1,9 +1,13 @@
-"""FindCoordinator: the only node coordinates all groups and transactions (KIP-699 for many keys at once)."""
+"""FindCoordinator: the only node coordinates all groups, transactions and share partitions (KIP-699 for many
+keys at once, KIP-932 for share partitions).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from segstore.coordinator.share.keys import parse_share_key
+from segstore.errors import InvalidRequestError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
@@ -11,15 +15,16 @@ from segstore.server.node import Node
 from segstore.server.request import Request
 
 _Response = structs("FindCoordinatorResponse")
-GROUP, TRANSACTION = 0, 1
+GROUP, TRANSACTION, SHARE = 0, 1, 2
 _BATCHED = 4  # the first version with many keys
+_SHARES_SINCE = 6
 
 
 def find_coordinator(node: Node, request: Request) -> Any:
-    """Answer with this node. Share groups (key type 2) are not served."""
+    """Answer with this node."""
     body = request.body
     keys = body.coordinator_keys if request.version >= _BATCHED else [body.key]
-    found = [_found(node, key, body.key_type) for key in keys]
+    found = [_found(node, key, _refusal(body.key_type, key, request.version)) for key in keys]
     if request.version >= _BATCHED:
         return _Response(coordinators=found)
     (one,) = found
@@ -32,11 +37,26 @@ def find_coordinator(node: Node, request: Request) -> Any:
     )
 
 
-def _found(node: Node, key: str, key_type: int) -> Any:
-    if key_type not in (GROUP, TRANSACTION):
-        why = f"key type {key_type} is not served: allowed are {GROUP} (groups), {TRANSACTION} (transactions)"
+def _refusal(key_type: int, key: str, version: int) -> str | None:
+    """Return why a key is none of a coordinator that is here, None if it is one."""
+    if key_type == SHARE and version >= _SHARES_SINCE:
+        try:
+            parse_share_key(key)
+        except InvalidRequestError as error:
+            return str(error)
+        return None
+    if key_type in (GROUP, TRANSACTION):
+        return None
+    return (
+        f"key type {key_type} is not served in version {version}: allowed are {GROUP} (groups), {TRANSACTION}"
+        f" (transactions), and from version {_SHARES_SINCE} on {SHARE} (share partitions)"
+    )
+
+
+def _found(node: Node, key: str, refusal: str | None) -> Any:
+    if refusal is not None:
         return _Response.Coordinator(
-            key=key, node_id=-1, port=-1, error_code=Code.INVALID_REQUEST, error_message=why
+            key=key, node_id=-1, port=-1, error_code=Code.INVALID_REQUEST, error_message=refusal
         )
     host, port = node.endpoint
     return _Response.Coordinator(key=key, node_id=node.node_id, host=host, port=port)

@@ -81,7 +81,7 @@ class Fetches:
         context = self.sessions.open(request.version, request.body, self._logs)
         if isinstance(context, Code):
             return _Response(error_code=context)
-        throttle = self._throttle(request)
+        throttle = self.throttle_of(request)
         terms = self._terms(request, throttle)
         if throttle.bound is not None and (debt := throttle.wait_ms()):
             body = context.throttled()
@@ -188,7 +188,7 @@ class Fetches:
 
         return work(self._node, fetch.request, run, done)
 
-    def _throttle(self, request: Request) -> Throttle:
+    def throttle_of(self, request: Request) -> Throttle:
         """Return the throttle of a user and client id; the last ones that were asked for are at hand."""
         user, client_id = key = request.channel.principal, request.client_id or ""
         throttle = self._throttles.get(key)

@@ -6,7 +6,6 @@ Threads: the loop's; the coordinator is asked in worker threads, since it may re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE
@@ -14,7 +13,7 @@ from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.classic.member import GroupInfo, State
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.shared import shared
-from segstore.errors import SegstoreError, UnsupportedVersionError
+from segstore.errors import GroupNotFoundError, SegstoreError, UnsupportedVersionError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
@@ -22,13 +21,13 @@ from segstore.server.node import Node
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 
-from .coordinating import answering, coordinated, coordinator_code, each_described
+from .coordinating import coordinated, coordinator_code, each_described
 
 _Listed = structs("ListGroupsResponse")
 _Described = structs("DescribeGroupsResponse")
 _Deleted = structs("DeleteGroupsResponse")
 
-CLASSIC, CONSUMER, UNKNOWN = "classic", "consumer", "Unknown"
+CLASSIC, CONSUMER, SHARE, UNKNOWN = "classic", "consumer", "share", "Unknown"
 """Kafka's types of groups; of a group of a protocol that is not known here only its id is."""
 _TELLS_MISSING = 6
 
@@ -62,21 +61,16 @@ def _listings(store: Store) -> Iterator[Any]:
         except UnsupportedVersionError:
             yield _Listed.ListedGroup(group_id=group, group_state=UNKNOWN, group_type=UNKNOWN)
             continue
-        consumers = groups.describe_consumers(group) if info is None else None
-        if consumers is not None:
-            yield _Listed.ListedGroup(
-                group_id=group,
-                protocol_type=PROTOCOL_TYPE,
-                group_state=consumers.state.value,
-                group_type=CONSUMER,
-            )
-        elif info is not None:
-            yield _Listed.ListedGroup(
-                group_id=group,
-                protocol_type=info.protocol_type,
-                group_state=info.state.value,
-                group_type=CLASSIC,
-            )
+        if info is not None:
+            yield _listing(group, info.protocol_type, info.state.value, CLASSIC)
+        elif (consumers := groups.describe_consumers(group)) is not None:
+            yield _listing(group, PROTOCOL_TYPE, consumers.state.value, CONSUMER)
+        elif (share := groups.describe_share(group)) is not None:
+            yield _listing(group, SHARE, share.state.value, SHARE)
+
+
+def _listing(group: str, protocol: str, state: str, kind: str) -> Any:
+    return _Listed.ListedGroup(group_id=group, protocol_type=protocol, group_state=state, group_type=kind)
 
 
 # --- DescribeGroups ------------------------------------------------------------------------------
@@ -143,18 +137,27 @@ def delete_groups(node: Node, request: Request) -> Later:
     one that is not there.
     """
     names = list(dict.fromkeys(request.body.groups_names))
+    kind = _Deleted.DeletableGroupResult
 
     def run() -> Any:
         groups = Groups(node.store)
-        codes = {name: answering(partial(groups.delete_now, name)) for name in names if name}
-        return _deleted({name: codes.get(name, Code.GROUP_ID_NOT_FOUND) for name in names})
+        return _Deleted(results=[_deleted(groups, name) for name in names])
 
-    return coordinated(node, request, run, lambda code: _deleted(dict.fromkeys(names, code)))
+    def failed(code: Code) -> Any:
+        return _Deleted(results=[kind(group_id=name, error_code=code) for name in names])
+
+    return coordinated(node, request, run, failed)
 
 
-def _deleted(codes: dict[str, Code]) -> Any:
-    kind = _Deleted.DeletableGroupResult
-    return _Deleted(results=[kind(group_id=name, error_code=code) for name, code in codes.items()])
+def _deleted(groups: Groups, name: str) -> Any:
+    result = _Deleted.DeletableGroupResult(group_id=name)
+    try:
+        if not name:
+            raise GroupNotFoundError("there is no group without a name")
+        groups.delete_now(name)
+    except SegstoreError as error:
+        result.error_code, result.error_message = coordinator_code(error), str(error)
+    return result
 
 
 HANDLERS = {

@@ -12,7 +12,7 @@ from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server import apis
 from segstore.server.apis import Api
-from segstore.server.features import FEATURES, FINALIZED_EPOCH
+from segstore.server.features import FINALIZED_EPOCH, features
 from segstore.server.node import Node
 from segstore.server.request import Request
 
@@ -30,11 +30,12 @@ def api_versions(node: Node, request: Request) -> Any:
     code = _unnamed(request) or _misrouted(node, request.body)
     if code:
         return _Response(error_code=code)
+    found = features(node.config.share_version)
     return _Response(
         api_keys=_listed(node.apis),
         supported_features=[
             _Response.SupportedFeatureKey(name=each.name, min_version=each.lowest, max_version=each.highest)
-            for each in FEATURES
+            for each in found
             if each.lowest or request.version >= _TAKES_ZERO
         ],
         finalized_features_epoch=FINALIZED_EPOCH,
@@ -42,7 +43,7 @@ def api_versions(node: Node, request: Request) -> Any:
             _Response.FinalizedFeatureKey(
                 name=each.name, min_version_level=each.finalized, max_version_level=each.finalized
             )
-            for each in FEATURES
+            for each in found
             if each.finalized
         ],
     )

@@ -32,27 +32,23 @@ from .judge import (
 _O, _GROUP, _TOPIC = Operation, Resource.GROUP, Resource.TOPIC
 _member = whole(_O.READ, _GROUP, of("group_id"))
 _MANY_GROUPS, _FETCHES_BY_ID = 8, 10
-_KEYS = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID, 2: Resource.GROUP}
-"""What the keys of FindCoordinator are by their types; those of share groups begin with the group's id."""
+_KEYS = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
+"""What the keys of FindCoordinator are by their types."""
+_SHARE = 2
+"""The type of share partitions, whose coordinator brokers look for."""
 _BATCHED = 4
 _TOPICS_DENIED = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def _find_coordinator(caller: Caller, request: Request) -> Verdict:
     body, resource = request.body, _KEYS.get(request.body.key_type)
+    if body.key_type == _SHARE:
+        return whole(_O.CLUSTER_ACTION, Resource.CLUSTER)(caller, request)
     if resource is None:  # the handler refuses it
         return None
     if request.version < _BATCHED:
         return whole(_O.DESCRIBE, resource, of("key"))(caller, request)
-    return parts(_O.DESCRIBE, resource, "coordinator_keys", "coordinators", _group_of_key(body.key_type))(
-        caller, request
-    )
-
-
-def _group_of_key(key_type: int) -> Any:
-    if key_type != 2:
-        return itself
-    return lambda caller, key: key.partition(":")[0]
+    return parts(_O.DESCRIBE, resource, "coordinator_keys", "coordinators", itself)(caller, request)
 
 
 def _describe_groups(caller: Caller, request: Request) -> Verdict:
@@ -158,10 +154,10 @@ def _without_offsets(topics: list[Any]) -> list[Any]:
     return topics
 
 
-# --- groups of KIP-848 -------------------------------------------------------------------------
+# --- groups of KIP-848, and share groups -------------------------------------------------------
 
 
-def _consumer_group_heartbeat(caller: Caller, request: Request) -> Verdict:
+def _heartbeat(caller: Caller, request: Request) -> Verdict:
     verdict = _member(caller, request)
     if verdict is not None:
         return verdict
@@ -171,7 +167,7 @@ def _consumer_group_heartbeat(caller: Caller, request: Request) -> Verdict:
     return denial(request, DENIED[_TOPIC])
 
 
-def _consumer_group_describe(caller: Caller, request: Request) -> Verdict:
+def _describe_modern(caller: Caller, request: Request) -> Verdict:
     """A group is told only to who may describe all topics that are assigned in it."""
     verdict = parts(_O.DESCRIBE, _GROUP, "group_ids", "groups", itself)(caller, request)
     asked = request.body.include_authorized_operations
@@ -192,7 +188,8 @@ def _told(caller: Caller, group: Any) -> Any:
     names = {
         each.topic_name
         for member in group.members
-        for assignment in (member.assignment, member.target_assignment)
+        for assignment in (member.assignment, getattr(member, "target_assignment", None))
+        if assignment is not None
         for each in assignment.topic_partitions
     }
     if all(caller.may(_O.DESCRIBE, _TOPIC, name) for name in names):
@@ -218,6 +215,8 @@ JUDGES: dict[Api, Judge] = {
     Api.OFFSET_DELETE: both(
         whole(_O.DELETE, _GROUP, of("group_id")), parts(_O.READ, _TOPIC, "topics", "topics", named("name"))
     ),
-    Api.CONSUMER_GROUP_HEARTBEAT: _consumer_group_heartbeat,
-    Api.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
+    Api.CONSUMER_GROUP_HEARTBEAT: _heartbeat,
+    Api.CONSUMER_GROUP_DESCRIBE: _describe_modern,
+    Api.SHARE_GROUP_HEARTBEAT: _heartbeat,
+    Api.SHARE_GROUP_DESCRIBE: _describe_modern,
 }

@@ -28,7 +28,7 @@ DENIED = {
     Resource.TRANSACTIONAL_ID: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
-_MESSAGES = {
+MESSAGES = {
     Code.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
     Code.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
     Code.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
@@ -38,7 +38,7 @@ _MESSAGES = {
 
 def denial(request: Request, code: Code) -> Any:
     """Return the answer that denies all that a request asks for."""
-    return error_answer(request, code, _MESSAGES.get(code))
+    return error_answer(request, code, MESSAGES.get(code))
 
 
 class Caller(NamedTuple):

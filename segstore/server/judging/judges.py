@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from segstore.server.apis import Api
 
-from . import cluster, configs, groups, partitions, topics, transactions
+from . import cluster, configs, groups, partitions, shares, topics, transactions
 from .judge import Judge
 
 JUDGES: dict[Api, Judge] = {
     api: judge
-    for module in (cluster, configs, groups, partitions, topics, transactions)
+    for module in (cluster, configs, groups, partitions, shares, topics, transactions)
     for api, judge in module.JUDGES.items()
 }

@@ -77,6 +77,7 @@ class Connection:
         self._taken = 0  # bytes that the client had acknowledged when somebody looked
         self._memory = 0  # bytes taken of the shared memory
         self._muted_until = 0.0
+        self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False
 
     def open(self) -> None:
@@ -404,6 +405,10 @@ class Connection:
                 self._outgoing.send(self._sock)
             self.close()
 
+    def when_closed(self, call: Callable[[], object]) -> None:
+        """See `Channel`."""
+        self._farewells.append(call)
+
     def close(self) -> None:
         """See `Channel`."""
         if not self.is_open:
@@ -426,6 +431,9 @@ class Connection:
         self._wire, self._outgoing = None, Outgoing()
         self._give_memory()
         self._closed(self)
+        farewells, self._farewells = self._farewells, []
+        for call in farewells:
+            call()
 
     def _give_memory(self) -> None:
         if self._memory:

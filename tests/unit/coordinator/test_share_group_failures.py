@@ -5,6 +5,7 @@ end without a word.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,9 @@ def test_a_new_group_whose_first_join_timed_out_is_there(store: segstore.Store, 
     log = undecided(store)
     with pytest.raises(RequestTimedOutError):
         SharingMember(store, "a").join()
-    with pytest.raises(OffsetNotAvailableError):
-        SharingMember(store, "a").join()
+    for call in (SharingMember(store, "a").join, partial(SharingMember(store, "a").ask, epoch=2)):
+        with pytest.raises(OffsetNotAvailableError):
+            call()
     log.commit()
     assert SharingMember(store, "a").join().has == {0, 1, 2, 3}
 
@@ -190,6 +192,22 @@ def test_q84_a_member_in_this_process_lives_as_long_as_its_pulse(
     clock.now += 5_000
     coordinator(store).run_due()
     assert share_info(store).members == ()
+
+
+def test_a_member_in_this_process_is_known_after_the_group_was_read_anew(
+    store: segstore.Store, clock: Monotonic
+) -> None:
+    pulse = Pulse(clock.now, 3_000, 300_000)
+    a = SharingMember(store, "a")
+    a.take(a.ask(epoch=0, pulse=pulse, **a.said))
+    log = undecided(store)
+    with pytest.raises(RequestTimedOutError):
+        SharingMember(store, "b").join()
+    log.commit()
+    for _ in range(20):
+        clock.now += 5_000
+        coordinator(store).run_due()
+    assert [member.member_id for member in share_info(store).members] == ["a"]
 
 
 def test_q84_a_member_in_this_process_that_polls_too_late_is_removed(

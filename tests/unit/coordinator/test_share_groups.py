@@ -16,7 +16,13 @@ from share_groups import SharingMember, States, key, share_info
 import segstore
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group_settings import group_settings
-from segstore.coordinator.offsets.share_schema import ShareKind
+from segstore.coordinator.offsets.consumer_schema import Target
+from segstore.coordinator.offsets.share_schema import (
+    ShareCurrent,
+    ShareKind,
+    ShareRecordKey,
+    ShareTargetEpoch,
+)
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
@@ -230,6 +236,7 @@ def test_q85_the_last_member_leaves_an_empty_group(
     told = share_info(store)
     assert (told.state.value, told.epoch, told.members) == ("Empty", 3, ())
     assert kinds(store) == [ShareKind.EPOCH, ShareKind.TARGET_EPOCH, ShareKind.PARTITIONS]
+    assert offsets(store).share("g")[ShareRecordKey(ShareKind.TARGET_EPOCH)] == ShareTargetEpoch(2, 0)
     assert SharingMember(store, "b").join().has == {0, 1, 2, 3}  # at once: nobody else is to wait for
 
 
@@ -255,6 +262,27 @@ def test_a_group_is_read_from_the_log(store_dir: Path, clock: Monotonic, states:
         clock.now += SESSION_MS
         made.run_due()
         assert share_info(store).members == ()
+
+
+def test_q80_a_partition_that_a_broker_has_begun_and_not_assigned_is_assigned(
+    store_dir: Path, clock: Monotonic, states: States
+) -> None:
+    with segstore.open(store_dir, files=Unsynced()) as store:
+        store.create_topic("t", 2)
+        coordinator(store, clock).set_share_states(lambda: states)
+        member = SharingMember(store, "a").join()
+        member.leave()
+        member.join()
+        nothing = [
+            (ShareRecordKey(ShareKind.TARGET, "a"), Target({})),
+            (ShareRecordKey(ShareKind.CURRENT, "a"), ShareCurrent(member.epoch, 0)),
+        ]
+        offsets(store).write_share("g", nothing)
+    with segstore.open(store_dir, files=Unsynced()) as store:
+        coordinator(store, clock).set_share_states(lambda: states)
+        member.store = store
+        assert (member.beat().epoch, member.has) == (5, {0, 1})
+        assert member.beat().epoch == 5
 
 
 # --- the states of partitions ----------------------------------------------------------------------
@@ -361,6 +389,7 @@ def test_q99_a_deletion_that_was_begun_is_finished(
     store: segstore.Store, found: GroupCoordinator, states: States
 ) -> None:
     member = SharingMember(store, "a").join()
+    member.beat()
     member.leave()
     states.fails = StorageError("the disk is full")
     with pytest.raises(StorageError):

@@ -35,9 +35,13 @@ class ShareDraft:
         self.changes: list[ShareChange] = []
         self.has_assigned = False
 
-    def update(self, updated: ShareMember, partitions: ShareTopics, may_assign: bool) -> ShareMember:
+    def update(
+        self, updated: ShareMember, partitions: ShareTopics, may_assign: bool, is_new: bool
+    ) -> ShareMember:
         """Take a member's account of itself, and the `partitions` that have a state now; assign the group
         anew if that changes the assignment, and if it `may_assign`; return the member with its target.
+        `is_new`: partitions are looked for that no member has, as a broker leaves them that stops between
+        two heartbeats.
         """
         before = self._group.members.get(updated.member_id)
         if before is None or before.subscription != updated.subscription:
@@ -46,7 +50,7 @@ class ShareDraft:
         must_assign = (
             before is None
             or before.subscription.topic_names != updated.subscription.topic_names
-            or partitions.initialized != self._group.partitions.initialized
+            or (is_new and self._lacks(members, partitions))
         )
         epoch = self._raise(members, must_assign)
         target, target_epoch = self._group.target(updated.member_id), self._group.target_epoch
@@ -58,6 +62,16 @@ class ShareDraft:
         if partitions != self._group.partitions:
             self.note(partitions)
         return after
+
+    def _lacks(self, members: Mapping[str, ShareMember], partitions: ShareTopics) -> bool:
+        """Return whether a partition with a state, to whose topic a member subscribes, is in no target."""
+        names = {name for member in members.values() for name in member.subscription.topic_names}
+        held: dict[bytes, set[int]] = {}
+        for target in self._group.targets.values():
+            for topic_id, numbers in target.items():
+                held.setdefault(topic_id, set()).update(numbers)
+        there, wanted = assignable(partitions, self._topics.counts), self._topics.ids_of(names)
+        return any(numbers - held.get(each, set()) for each, numbers in there.items() if each in wanted)
 
     def fence(self, member_ids: Collection[str]) -> None:
         """Remove members; the group is assigned anew later."""

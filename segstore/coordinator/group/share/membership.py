@@ -68,7 +68,7 @@ class ShareMembership(ShareStates):
         partitions, epoch = self._initialised(updated, topics)
         draft = self._draft(topics, epoch)
         may_assign = now >= self._may_assign_at or not self.group.members
-        after = draft.update(updated, partitions, may_assign)
+        after = draft.update(updated, partitions, may_assign, topics is not self._seen)
         self._commit(draft, now)
         self._seen = topics
         return after

@@ -1,0 +1,89 @@
+"""`WireSessions`: the share sessions of a server's connections, which end with these (KIP-932; Kafka:
+ShareSessionCache, SharePartitionManager.newContext).
+
+Nothing is on disk. Threads: the loop's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from segstore.coordinator.share.core.sessions import FINAL, INITIAL, ShareSession, ShareSessions
+from segstore.server.request import Channel
+
+WirePartition = tuple[bytes, int]
+"""A topic id as the wire has it, and a partition."""
+WireSession = ShareSession[WirePartition]
+
+
+class WireSessions:
+    """All sessions of a server, at most `limit` (group.share.max.share.sessions). `ended` is called with each
+    session that gives way to another one of its member, or, True, that ends with its connection.
+    """
+
+    def __init__(self, limit: int, ended: Callable[[WireSession, bool], object]) -> None:
+        self._sessions = ShareSessions[WirePartition](limit)
+        self._ended = ended
+        self._connections: set[int] = set()
+        self._by_group: dict[str, set[WireSession]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partitions(self) -> int:
+        """Return the number of partitions of all sessions (Kafka: SharePartitionsCount)."""
+        return self._sessions.partitions()
+
+    def is_current(self, session: WireSession) -> bool:
+        """Return whether a session has neither ended nor been replaced."""
+        return self._sessions.is_current(session)
+
+    def has_group(self, group: str) -> bool:
+        """Return whether a group has a session."""
+        return group in self._by_group
+
+    def fetch(self, group: str, member: str, epoch: int, channel: Channel, acknowledges: bool) -> WireSession:
+        """Take a ShareFetch request; raises as `ShareSessions.fetch`."""
+        before = self._sessions.get(group, member)
+        session = self._sessions.fetch(group, member, epoch, id(channel), acknowledges)
+        if epoch == INITIAL:
+            self._attend(channel)
+            self._by_group.setdefault(group, set()).add(session)
+            if before is not None:
+                self._forget(before)
+                self._ended(before, False)
+        elif epoch == FINAL:
+            self._forget(session)
+        return session
+
+    def acknowledge(self, group: str, member: str, epoch: int) -> WireSession:
+        """Take a ShareAcknowledge request; raises as `ShareSessions.acknowledge`."""
+        session = self._sessions.acknowledge(group, member, epoch)
+        if epoch == FINAL:
+            self._forget(session)
+        return session
+
+    def _forget(self, session: WireSession) -> None:
+        of_group = self._by_group[session.group]
+        of_group.discard(session)
+        if not of_group:
+            del self._by_group[session.group]
+
+    def _attend(self, channel: Channel) -> None:
+        if id(channel) not in self._connections:
+            self._connections.add(id(channel))
+            channel.when_closed(partial(self._closed, id(channel)))
+
+    def _closed(self, connection: int) -> None:
+        """End all sessions of a connection, several if its members share it."""
+        self._connections.discard(connection)
+        for session in self._sessions.disconnected(connection):
+            self._forget(session)
+            self._ended(session, True)
+
+    def close(self) -> None:
+        """End all sessions: the server ends."""
+        for connection in list(self._connections):
+            self._closed(connection)

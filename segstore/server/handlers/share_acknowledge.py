@@ -1,0 +1,88 @@
+"""ShareAcknowledge: a member of a share group says what became of records, outside of its fetches (KIP-932;
+Kafka: KafkaApis.handleShareAcknowledgeRequest).
+
+Threads: the loop's; the share coordinator is asked in worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from segstore.coordinator.share.core.sessions import FINAL
+from segstore.errors import SegstoreError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, code_of
+from segstore.server.apis import Api
+from segstore.server.fetching.share_sessions import WirePartition
+from segstore.server.node import Node
+from segstore.server.request import Request
+
+from .share_fetches import ShareFetches, with_share_fetches
+from .share_requests import ShareTopics, Told, asked_of, has_share_groups, is_unnamed, judged
+from .working import fail, work
+
+_Response = structs("ShareAcknowledgeResponse")
+_Leader = _Response.LeaderIdAndEpoch
+
+
+def share_acknowledge(node: Node, request: Request) -> Any:
+    """Answer when the acknowledgements are in the log."""
+    if not has_share_groups(node):
+        return _Response(error_code=Code.UNSUPPORTED_VERSION)
+    if is_unnamed(request.body):
+        return _Response(error_code=Code.INVALID_REQUEST)
+    return with_share_fetches(node, request, lambda fetches: _begin(fetches, request))
+
+
+def _begin(fetches: ShareFetches, request: Request) -> Any:
+    body, asked = request.body, asked_of(request.body)
+    try:
+        session = fetches.sessions.acknowledge(body.group_id, body.member_id, body.share_session_epoch)
+    except SegstoreError as error:
+        return _Response(error_code=code_of(error), error_message=str(error))
+    fetches.go_on(session)
+    is_last = body.share_session_epoch == FINAL
+    found = judged(fetches.topics, request, asked)
+    if not (found.good or is_last):
+        return _answer(fetches, request, found.refused)
+
+    def run() -> dict[WirePartition, Told]:
+        told = {**found.refused, **fetches.acknowledge(session, found.good)}
+        if is_last:
+            fetches.release(session)
+        return {key: told[key] for key in asked.acknowledged}
+
+    def done(told: dict[WirePartition, Told] | BaseException) -> None:
+        if isinstance(told, BaseException):
+            fail(request, told)
+        else:
+            request.answer(_answer(fetches, request, told))
+
+    return work(fetches.node, request, run, done, waits=True)
+
+
+def _answer(fetches: ShareFetches, request: Request, told: Mapping[WirePartition, Told]) -> Any:
+    answer = _Response(acquisition_lock_timeout_ms=fetches.coordinator.lock_timeout_ms(request.body.group_id))
+    for key, each in told.items():
+        if not answer.responses or answer.responses[-1].topic_id != key[0]:
+            answer.responses.append(_Response.ShareAcknowledgeTopicResponse(topic_id=key[0]))
+        answer.responses[-1].partitions.append(_row(fetches.topics, key, each))
+    if any(row.current_leader.leader_id >= 0 for topic in answer.responses for row in topic.partitions):
+        node = fetches.node
+        host, port = node.endpoint
+        answer.node_endpoints = [_Response.NodeEndpoint(node_id=node.node_id, host=host, port=port)]
+    return answer
+
+
+def _row(topics: ShareTopics, key: WirePartition, told: Told) -> Any:
+    leader_id, epoch = topics.leader(key, told)
+    return _Response.PartitionData(
+        partition_index=key[1],
+        error_code=told.code,
+        error_message=told.message,
+        current_leader=_Leader(leader_id=leader_id, leader_epoch=epoch),
+    )
+
+
+HANDLERS = {Api.SHARE_ACKNOWLEDGE: share_acknowledge}

@@ -1,0 +1,146 @@
+"""`ShareFetches`: what the requests of share groups' members share at a server (Kafka:
+SharePartitionManager).
+
+Nothing is on disk. Threads: the loop's; the share coordinator is asked in worker threads, since it may read
+logs and write states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from segstore.coordinator.group_settings import group_settings
+from segstore.coordinator.quotas import Throttle
+from segstore.coordinator.share.core.values import AckBatch
+from segstore.coordinator.share.share import ShareCoordinator
+from segstore.coordinator.shared import existing, shared
+from segstore.errors import SegstoreError, UnknownTopicOrPartitionError
+from segstore.logger import Logger
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
+from segstore.server.fetching.share_purgatory import ParkedShareFetch, ShareWaits
+from segstore.server.fetching.share_sessions import WirePartition, WireSession, WireSessions
+from segstore.server.logs import Logs
+from segstore.server.node import Node
+from segstore.server.request import LATER, Request
+
+from .coordinating import coordinator_code
+from .fetch import Fetches
+from .share_requests import ShareTopics, Told, text_of, told_of
+from .working import fail, work
+
+log = Logger("segstore")
+
+
+class ShareFetches:
+    """Made once the store has a share coordinator: see `with_share_fetches`."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.topics = node, ShareTopics(node)
+        self.coordinator = shared(node.store, ShareCoordinator)
+        self._fetches = node.part(Fetches)
+        most = node.store._writer().config.group_share_max_share_sessions
+        self.sessions = WireSessions(most, self._ended)
+        self.waits = ShareWaits(node.loop, self._fetches.purgatory, node.part(Logs))
+        self._parked: dict[WireSession, ParkedShareFetch] = {}
+        self._granted: dict[WireSession, set[WirePartition]] = {}
+        group_settings(node.store).set_share_version(node.config.share_version)
+
+    def throttle_of(self, request: Request) -> Throttle:
+        """Return the throttle of a client's fetches."""
+        return self._fetches.throttle_of(request)
+
+    def most_bytes(self, asked: int, throttle: Throttle) -> int:
+        """Return how many bytes an answer may have."""
+        most = max(min(asked, self.node.config.fetch_max_bytes), 0)
+        return most if throttle.bound is None else min(most, throttle.most_at_once)
+
+    # --- what workers do -----------------------------------------------------------------------
+
+    def acknowledge(
+        self, session: WireSession, batches: Mapping[WirePartition, Sequence[AckBatch]]
+    ) -> dict[WirePartition, Told]:
+        """Acknowledge records of partitions; return how that went. For a worker thread."""
+        if not batches:
+            return {}
+        wanted = {text_of(key): some for key, some in batches.items()}
+        errors = self.coordinator.acknowledge(session.group, session.member, wanted)
+        granted = self._granted.get(session, frozenset())
+        return {key: _told(errors[text_of(key)], key in granted) for key in batches}
+
+    def release(self, session: WireSession) -> None:
+        """Release all records that an ended session's member has acquired. For a worker thread."""
+        held = list(map(text_of, session.in_turn(0)))
+        self.coordinator.release(session.group, session.member, held)
+        self._granted.pop(session, None)
+
+    # --- what sessions have ----------------------------------------------------------------------
+
+    def granted(self, session: WireSession, keys: Iterable[WirePartition]) -> None:
+        """Note that records of partitions were acquired in a session."""
+        self._granted.setdefault(session, set()).update(keys)
+
+    def wait(self, session: WireSession, parked: ParkedShareFetch) -> None:
+        """Note that a session's fetch waits."""
+        self._parked[session] = parked
+
+    def waits_no_more(self, session: WireSession, parked: ParkedShareFetch) -> None:
+        """Note that a session's fetch goes on."""
+        if self._parked.get(session) is parked:
+            del self._parked[session]
+
+    def go_on(self, session: WireSession) -> None:
+        """End the wait of a session's fetch: another request of the session has come, or it has ended. The
+        fetch acquires nothing more.
+        """
+        parked = self._parked.pop(session, None)
+        if parked is not None:
+            self.waits.finish(session.group, parked)
+        if not self.sessions.has_group(session.group):
+            self.waits.forget(session.group)
+
+    def _ended(self, session: WireSession, is_broken: bool) -> None:
+        """A session has ended: with its connection, which frees its member's records, or for another one."""
+        self.go_on(session)
+        if not is_broken:
+            self._granted.pop(session, None)
+            return
+
+        def done(result: object) -> None:
+            if isinstance(result, BaseException):
+                who = session.group, session.member
+                log.warning("share group %s: the locks of member %s end by their time: %s", *who, result)
+
+        self.node.loop.work(lambda: self.release(session), done, True)
+
+    def close(self) -> None:
+        """End all sessions: the server ends."""
+        self.sessions.close()
+        self.waits.close()
+
+
+def _told(error: SegstoreError | None, was_granted: bool) -> Told:
+    """Return how an acknowledgement went. A share partition that is missing in memory, though the session has
+    records of it, has begun anew since.
+    """
+    if was_granted and isinstance(error, UnknownTopicOrPartitionError):
+        return Told(Code.NOT_LEADER_OR_FOLLOWER, str(error))
+    return told_of(error)
+
+
+def with_share_fetches(node: Node, request: Request, begin: Callable[[ShareFetches], Any]) -> Any:
+    """Answer a request by `begin`. The store's share coordinator is made before, in a worker thread."""
+    if existing(node.store, ShareCoordinator) is not None:
+        return begin(node.part(ShareFetches))
+
+    def done(result: object) -> None:
+        if isinstance(result, SegstoreError):
+            kind = structs(f"{request.api.message}Response")
+            request.answer(kind(error_code=coordinator_code(result), error_message=str(result)))
+        elif isinstance(result, BaseException):
+            fail(request, result)
+        elif (answer := begin(node.part(ShareFetches))) is not LATER:
+            request.answer(answer)
+
+    return work(node, request, lambda: shared(node.store, ShareCoordinator), done, waits=True)

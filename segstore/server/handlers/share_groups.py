@@ -1,0 +1,144 @@
+"""ShareGroupHeartbeat, ShareGroupDescribe: members and administrators of share groups (KIP-932; Kafka:
+GroupCoordinatorService).
+
+Threads: the loop's; the group coordinator is asked in worker threads.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.share.group import ShareGroupInfo
+from segstore.coordinator.group.share.member import ShareBeaten, ShareHeartbeat, ShareMember
+from segstore.coordinator.offsets.consumer_schema import Assignment
+from segstore.coordinator.shared import shared
+from segstore.errors import SegstoreError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
+from segstore.server.apis import Api
+from segstore.server.node import Node
+from segstore.server.request import Request
+from segstore.server.topics import shown
+from segstore.storage.store.store import Store
+
+from .coordinating import coordinated, coordinator_code, each_described
+from .share_requests import has_share_groups
+
+_Beaten = structs("ShareGroupHeartbeatResponse")
+_Described = structs("ShareGroupDescribeResponse")
+
+
+# --- ShareGroupHeartbeat ---------------------------------------------------------------------------
+
+
+def share_group_heartbeat(node: Node, request: Request) -> Any:
+    """Take a member's account of itself; answer its epoch, and its partitions if it does not know them."""
+    if not has_share_groups(node):
+        return _Beaten(error_code=Code.UNSUPPORTED_VERSION)
+    body, asked = request.body, _asked(request)
+
+    def run() -> Any:
+        try:
+            return _beaten(shared(node.store, GroupCoordinator).share_heartbeat(body.group_id, asked))
+        except SegstoreError as error:
+            return _Beaten(error_code=coordinator_code(error), error_message=str(error))
+
+    return coordinated(node, request, run, lambda code: _Beaten(error_code=code))
+
+
+def _asked(request: Request) -> ShareHeartbeat:
+    body, names = request.body, request.body.subscribed_topic_names
+    return ShareHeartbeat(
+        member_id=body.member_id,
+        epoch=body.member_epoch,
+        rack_id=body.rack_id,
+        topic_names=None if names is None else tuple(names),
+        client_id=request.client_id or "",
+        client_host=f"/{request.channel.peer}",
+    )
+
+
+def _beaten(beaten: ShareBeaten) -> Any:
+    given = None
+    if beaten.assignment is not None:
+        topics = [
+            _Beaten.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in beaten.assignment.items()
+        ]
+        given = _Beaten.Assignment(topic_partitions=topics)
+    return _Beaten(
+        member_id=beaten.member_id,
+        member_epoch=beaten.epoch,
+        heartbeat_interval_ms=beaten.heartbeat_interval_ms,
+        assignment=given,
+    )
+
+
+# --- ShareGroupDescribe ----------------------------------------------------------------------------
+
+
+def share_group_describe(node: Node, request: Request) -> Any:
+    """Answer each group by itself; a group of another kind counts as none."""
+    if not has_share_groups(node):
+        return _Described(groups=[_failed(each, Code.UNSUPPORTED_VERSION) for each in request.body.group_ids])
+    describe = partial(_described, node.store)
+    return each_described(node, request, request.body.group_ids, _Described, describe)
+
+
+def _failed(group: str, code: Code, why: str | None = None) -> Any:
+    return _Described.DescribedGroup(group_id=group, error_code=code, error_message=why)
+
+
+def _described(store: Store, group: str) -> Any:
+    try:
+        info = shared(store, GroupCoordinator).describe_share(group)
+    except SegstoreError as error:
+        return _failed(group, coordinator_code(error), str(error))
+    if info is None:
+        return _failed(group, Code.GROUP_ID_NOT_FOUND, f"Group {group} not found.")
+    return _group(group, info, Topics(shown(store)))
+
+
+def _group(group: str, info: ShareGroupInfo, topics: Topics) -> Any:
+    return _Described.DescribedGroup(
+        group_id=group,
+        group_state=info.state.value,
+        group_epoch=info.epoch,
+        assignment_epoch=info.target_epoch,
+        assignor_name=info.assignor,
+        members=[_member(each, topics) for each in info.members],
+    )
+
+
+def _member(member: ShareMember, topics: Topics) -> Any:
+    told = member.subscription
+    return _Described.Member(
+        member_id=member.member_id,
+        rack_id=told.rack_id,
+        member_epoch=member.epoch,
+        client_id=told.client_id,
+        client_host=told.client_host,
+        subscribed_topic_names=sorted(told.topic_names),
+        assignment=_assignment(member.current.assigned, topics),
+    )
+
+
+def _assignment(assignment: Assignment, topics: Topics) -> Any:
+    return _Described.Assignment(
+        topic_partitions=[
+            _Described.TopicPartitions(
+                topic_id=topic_id, topic_name=topics.names[topic_id], partitions=sorted(numbers)
+            )
+            for topic_id, numbers in assignment.items()
+            if topic_id in topics.names
+        ]
+    )
+
+
+HANDLERS = {
+    Api.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
+    Api.SHARE_GROUP_DESCRIBE: share_group_describe,
+}

@@ -1,0 +1,201 @@
+"""What ShareFetch and ShareAcknowledge say: the partitions of a request, its acknowledgements, and why one of
+them can't be taken (KIP-932, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest,
+handleShareAcknowledgeRequest).
+
+Threads: no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.coordinator.share.core.values import AckBatch, AcknowledgeType
+from segstore.errors import (
+    FencedLeaderEpochError,
+    FencedStateEpochError,
+    IllegalStateError,
+    SegstoreError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.logger import Logger
+from segstore.protocol.error_codes import Code, code_of
+from segstore.server.authorized import Operation
+from segstore.server.fetching.share_sessions import WirePartition
+from segstore.server.logs import Logs
+from segstore.server.node import Node
+from segstore.server.request import Request
+from segstore.server.security.allow_list import Resource
+
+log = Logger("segstore")
+
+LONGEST_MEMBER_ID = 36
+RENEWS_SINCE = 2
+"""The first version that knows AcknowledgeType.RENEW."""
+ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
+_FENCED = (FencedStateEpochError, FencedLeaderEpochError, StoreClosedError)
+
+
+_NOBODY = -1, -1
+
+
+class Told(NamedTuple):
+    """How a part of a request went: the code, and a message if it failed."""
+
+    code: Code = Code.NONE
+    message: str | None = None
+
+
+GOOD = Told()
+_UNKNOWN_TOPIC_ID = Told(Code.UNKNOWN_TOPIC_ID, "This server has no topic with this id.")
+_GONE = Told(Code.UNKNOWN_TOPIC_OR_PARTITION, "This topic has no such partition.")
+_DENIED = Told(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+
+
+class ShareAsked(NamedTuple):
+    """The partitions that a request names, in its order, and its acknowledgements by partition."""
+
+    partitions: dict[WirePartition, None]
+    acknowledged: dict[WirePartition, list[AckBatch]]
+
+
+def has_share_groups(node: Node) -> bool:
+    """Return whether the feature share.version is on (Kafka: isShareGroupProtocolEnabled)."""
+    return node.config.share_version > 0
+
+
+def is_unnamed(body: Any) -> bool:
+    """Return whether a request names no group, or has a member id that no member can have."""
+    member = body.member_id
+    return not body.group_id or not member or len(member) > LONGEST_MEMBER_ID
+
+
+def asked_of(body: Any) -> ShareAsked:
+    """Return what a request asks for; the acknowledgements of a partition that is named twice go together."""
+    asked = ShareAsked({}, {})
+    for topic in body.topics:
+        for each in topic.partitions:
+            key = topic.topic_id, each.partition_index
+            asked.partitions[key] = None
+            if each.acknowledgement_batches:
+                asked.acknowledged.setdefault(key, []).extend(map(_batch, each.acknowledgement_batches))
+    return asked
+
+
+def _batch(each: Any) -> AckBatch:
+    return AckBatch(each.first_offset, each.last_offset, each.acknowledge_types)
+
+
+def fault(batches: Sequence[AckBatch], version: int, renews: bool) -> str | None:
+    """Return why acknowledgements of a partition can't be taken by their form, None if they can (Kafka:
+    validateAcknowledgementBatches).
+    """
+    most = AcknowledgeType.RENEW if version >= RENEWS_SINCE else AcknowledgeType.REJECT
+    last = -1
+    for batch in batches:
+        types, count = batch.types, batch.last - batch.first + 1
+        if count < 1:
+            return f"offsets {batch.first} to {batch.last}: the last must not be below the first"
+        if batch.first < last:
+            return f"offset {batch.first}: batches must be in the order of their offsets"
+        if len(types) not in (1, count):
+            return f"offsets {batch.first} to {batch.last}: {len(types)} types for {count} offsets"
+        if not 0 <= min(types) <= max(types) <= most:
+            return f"offsets {batch.first} to {batch.last}: the types must be from 0 to {int(most)}"
+        if AcknowledgeType.RENEW in types and not renews:
+            return "acknowledgements of type RENEW need is_renew_ack"
+        last = batch.last
+    return None
+
+
+class JudgedAcknowledgements(NamedTuple):
+    """Acknowledgements by partition: those that can be taken, and why others can't be."""
+
+    good: dict[WirePartition, list[AckBatch]]
+    refused: dict[WirePartition, Told]
+
+
+def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAcknowledgements:
+    """Return which acknowledgements of a request can be taken; those of one partition all or none."""
+    found = JudgedAcknowledgements({}, {})
+    named = topics.found(request, asked.acknowledged)
+    for key, batches in asked.acknowledged.items():
+        topic = named[key]
+        if isinstance(topic, Told):
+            found.refused[key] = topic
+        elif (why := fault(batches, request.version, renews(request))) is not None:
+            found.refused[key] = Told(Code.INVALID_REQUEST, why)
+        else:
+            found.good[key] = batches
+    return found
+
+
+def renews(request: Request) -> bool:
+    """Return whether a request may have acknowledgements of type RENEW."""
+    return request.version >= RENEWS_SINCE and bool(request.body.is_renew_ack)
+
+
+class ShareTopics:
+    """What the topics of requests are: their names, and whether a client may read them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._logs = node, node.part(Logs)
+
+    def found(self, request: Request, keys: Iterable[WirePartition]) -> dict[WirePartition, Told | str]:
+        """Return the topic's name of each partition, or why the client can't have it."""
+        may_read = self._reader(request)
+        return {key: self._found(key, may_read) for key in keys}
+
+    def _found(self, key: WirePartition, may_read: Callable[[str], bool]) -> Told | str:
+        name = self._logs.name_of(key[0])
+        if name is None:
+            return _UNKNOWN_TOPIC_ID
+        if not may_read(name):
+            return _DENIED
+        try:
+            self._logs.find(name, key[1])
+        except UnknownTopicOrPartitionError:
+            return _GONE
+        except SegstoreError as error:
+            return told_of(error)
+        return name
+
+    def leader(self, key: WirePartition, told: Told) -> tuple[int, int]:
+        """Return the id and the epoch of a partition's leader, for a client that has met another one; -1, -1
+        for all others.
+        """
+        name = self._logs.name_of(key[0]) if told.code in ABOUT_LEADERS else None
+        if name is None:
+            return _NOBODY
+        try:
+            epoch = self._logs.find(name, key[1]).leader_epoch
+        except SegstoreError:
+            return _NOBODY
+        return (self._node.node_id, epoch) if epoch >= 0 else _NOBODY
+
+    def _reader(self, request: Request) -> Callable[[str], bool]:
+        authorizer, principal = self._node.authorizer, request.channel.principal
+        if authorizer is None:
+            return lambda topic: True
+        return lambda topic: authorizer.allows(principal, Operation.READ, Resource.TOPIC, topic)
+
+
+def text_of(key: WirePartition) -> tuple[str, int]:
+    """Return a partition with its topic id as share groups have it."""
+    return names.topic_id_of(key[0]), key[1]
+
+
+def told_of(error: SegstoreError | None) -> Told:
+    """Return what a client is told of an error of a share partition: whoever was fenced looks for the leader
+    anew, and asks again.
+    """
+    if error is None:
+        return GOOD
+    if isinstance(error, _FENCED):
+        return Told(Code.NOT_LEADER_OR_FOLLOWER, str(error))
+    code = code_of(error)
+    if code is Code.UNKNOWN_SERVER_ERROR and not isinstance(error, IllegalStateError):  # not initialised
+        log.error("a share partition failed: %s: %s", type(error).__name__, error)
+    return Told(code, str(error))
