@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 Part = tuple[str, int]
@@ -111,8 +112,7 @@ class Noted(NamedTuple):
 
 Event = Granted | TakenBack | Asked | Answered | Released | Got | Told | Ended | Noted
 KINDS: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (Granted, TakenBack, Asked, Answered, Released, Got, Told, Ended, Noted)
+    kind.__name__: kind for kind in (Granted, TakenBack, Asked, Answered, Released, Got, Told, Ended, Noted)
 }
 
 
@@ -261,7 +261,8 @@ class QueueHistory:
             self.counts["refused"] += 1
             return
         if kind == RENEW:
-            if answer is not None:
+            # Later, the record may be done with: then the answer is good, and means nothing.
+            if answer is not None and event.began < hold.over:
                 hold.over = event.began + hold.lock_s
                 self.counts["renewed"] += 1
             return
@@ -277,7 +278,7 @@ class QueueHistory:
     def _together(self) -> Iterator[str]:
         """Find offsets that two members hold at a time."""
         for (part, offset), holds in self.holds.items():
-            for hold, later in zip(holds, holds[1:], strict=False):
+            for hold, later in pairwise(holds):
                 if hold.life == later.life and later.ended < hold.over - SLACK:
                     yield f"held twice: {part} {offset}: {hold}; {later}"
 
@@ -297,7 +298,7 @@ class QueueHistory:
                 yield f"above the limit of {self.terms.most}: {part} {offset}: {holds}"
             if holds[0].count != 1:
                 yield f"first delivery counted {holds[0].count}: {part} {offset}: {holds}"
-            for i, (hold, later) in enumerate(zip(holds, holds[1:], strict=False)):
+            for i, (hold, later) in enumerate(pairwise(holds)):
                 least = self._least_after(holds[: i + 1], later)
                 if not least <= later.count <= hold.count + 1:
                     yield f"count after {hold.count} is {later.count}: {part} {offset}: {holds}"

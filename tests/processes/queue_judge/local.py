@@ -19,7 +19,7 @@ from segstore import AcknowledgeType, AsyncShareConsumer, ShareConsumer
 from .plan import GROUP, Plan
 from .told import Telling, now, pause, verdict
 
-POLL_MS = 100
+POLL_MS, QUIET_S = 100, 15.0
 
 
 class LocalConsumer:
@@ -185,10 +185,12 @@ class Iteration(LocalConsumer):
 
 
 class Drain(LocalConsumer):
-    """Accepts all, until nothing has come for a while."""
+    """Accepts all, until there is no more, or nothing has come for long: members that were killed have
+    partitions until their sessions end.
+    """
 
     def live(self) -> None:
-        quiet = self.plan.lock_ms / 1000 + 2.0
+        quiet = self.plan.lock_ms / 1000 + QUIET_S
         since, empty = time.monotonic(), 0
         with ShareConsumer(self.store, *self.plan.topics, **self.settings("implicit")) as consumer:
             consumer.set_acknowledgement_commit_callback(self.callback(self.who))

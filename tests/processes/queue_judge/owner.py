@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from queue_histories import Noted
+from queue_histories import Got, Noted
 
 import segstore
 from segstore.coordinator.group_settings import group_settings
@@ -30,7 +30,7 @@ from .plan import GROUP, TOPICS, Plan
 from .tap import Tap
 from .told import Telling, now
 
-DRAIN_S = 60.0
+DRAIN_S, SLEEPER_MS = 60.0, 500
 
 
 class Owner:
@@ -66,7 +66,8 @@ class Owner:
         self._run(work)
 
     def drain(self) -> None:
-        """Have all that is left accepted."""
+        """Have all that is left accepted, also what a consumer has that does not let go of it."""
+        sleeper = self._sleeper() if self.plan.sleeps else None
         made = [
             KINDS["drain"](self.store, self.plan, self.tell, f"drain{n}", self._is_drained) for n in range(2)
         ]
@@ -76,6 +77,19 @@ class Owner:
             time.sleep(0.05)
         for each in left:
             self.tell(Noted(f"not drained: {each}", now()))
+        if sleeper is not None:
+            sleeper.close()
+
+    def _sleeper(self) -> segstore.ShareConsumer:
+        """Return a consumer that has got records."""
+        sleeper = segstore.ShareConsumer(
+            self.store, *self.plan.topics, group_id=GROUP, share_acknowledgement_mode="explicit"
+        )
+        polled = sleeper.poll(SLEEPER_MS)
+        for tp, records in polled.items():
+            rows = [(each.offset, each.delivery_count, each.value.decode()) for each in records]
+            self.tell(Got("sleeper", tuple(tp), rows, now()))  # type: ignore[arg-type]
+        return sleeper
 
     def _run(self, work: list[tuple[str, Callable[[], None]]]) -> None:
         threads = [

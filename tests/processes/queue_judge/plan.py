@@ -54,6 +54,8 @@ class Plan:
     wire: tuple[str, ...] = ("raw",)
     beside: tuple[str, ...] = ()
     kills: tuple[bool, ...] = (True,)
+    sleeps: bool = False
+    """At the end one consumer holds records for longer than their locks, and never lets go of them."""
     faults: tuple[tuple[str, ...], ...] = field(default=((),))
 
     @classmethod
@@ -76,6 +78,7 @@ class Plan:
             "local": some(rng, LOCAL, 0, 3),
             "wire": some(rng, WIRE, 1, 3),
             "beside": some(rng, BESIDE, 0, 4),
+            "sleeps": rng.random() < 0.5,
             "kills": tuple(rng.random() < 0.8 for _ in range(lives)),
             "faults": tuple(tuple(rng.choices(FAULTS, k=rng.randint(1, 4))) for _ in range(lives)),
         }
@@ -93,7 +96,9 @@ class Plan:
         """Return the plan of `dumped`."""
         read = json.loads(text)
         read["faults"] = tuple(map(tuple, read["faults"]))
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in read.items()})
+        for name, value in read.items():
+            read[name] = tuple(value) if isinstance(value, list) else value
+        return cls(**read)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -110,6 +115,7 @@ class Plan:
             "group.share.session.timeout.ms": 2500,
             "group.share.assignment.interval.ms": 0,
             "errors.deadletterqueue.auto.create.topics.enable": True,
+            "log.message.timestamp.after.max.ms": 1 << 40,
         }
 
     @property

@@ -139,9 +139,7 @@ class _Life:
         rows: dict[bytes, list[Any]] = defaultdict(list)
         for key in sorted(new | acks.keys()):
             batches = _batches(kind, acks.get(key, {}), self.rng)
-            rows[key[0]].append(
-                kind.FetchPartition(partition_index=key[1], acknowledgement_batches=batches)
-            )
+            rows[key[0]].append(kind.FetchPartition(partition_index=key[1], acknowledgement_batches=batches))
         gone = (self.in_session | acks.keys()) - self.assigned
         forgotten: dict[bytes, list[int]] = defaultdict(list)
         for topic, number in sorted(gone):
