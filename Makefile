@@ -98,8 +98,8 @@ test-all: $(VENV)/.built  ## every test, a quarter of an hour
 test-failed: $(VENV)/.built  ## the tests that failed in the last run, one after the other
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -n0 $(PYTEST_ARGS)
 
-model-check: $(VENV)/.built  ## the core of replicas, the locks of a log, and shared logs, in their large spaces, in half an hour
-	SEGSTORE_LARGE_SPACES=1 $(BIN)/python -m pytest -n0 --timeout=0 -o faulthandler_timeout=0 tests/models/replicas tests/models/log_locks tests/models/test_shared_log_model.py $(PYTEST_ARGS)
+model-check: $(VENV)/.built  ## the core of replicas, the locks of a log, shared logs, and share partitions, in their large spaces, in half an hour
+	SEGSTORE_LARGE_SPACES=1 $(BIN)/python -m pytest -n0 --timeout=0 -o faulthandler_timeout=0 tests/models/replicas tests/models/log_locks tests/models/test_shared_log_model.py tests/models/share_partitions $(PYTEST_ARGS)
 
 ##@ Code
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from segstore.config import StoreConfig, arguments
@@ -21,6 +22,7 @@ from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from segstore.storage.store import store as storage
 from segstore.storage.store.store import Store
+from segstore.storage.store.writing_side import WritingSide
 
 log = Logger("segstore")
 
@@ -65,7 +67,6 @@ def open(
     )
     if store.mode == "rw":
         store.on_topic_deleted(forget_topic)
-        cut_shares(store)
         end_transactions(store)
     return store
 
@@ -109,7 +110,6 @@ def _open_shared(
     store.on_topic_deleted(forget_topic)
     side.on_host = _again(weakref.ref(store))
     if store.role == "host":
-        cut_shares(store)
         end_transactions(store)
     return store
 
@@ -142,24 +142,16 @@ def forget_offsets(store: Store, topic: str) -> None:
         forget_topic(store, topic)
 
 
-def cut_shares(store: Store) -> None:
-    """Cut the states of share partitions whose log has lost its end in a crash, before anything is appended
-    there. If that fails a share partition is cut when it is loaded.
-    """
-    writer = store._writer()
-    if SHARE_GROUP_STATE in writer.topics and writer.opened():
-        from segstore.coordinator.share.cut_logs import CutLogs
-
-        parts.shared(store, CutLogs).cut_all()  # it logs its errors
-
-
 def end_transactions(store: Store) -> None:
     """Make the coordinator, which ends the open transactions. Where that fails it is tried again later; the
-    store is open all the same.
+    store is open all the same. Before anything is appended, share groups learn of logs that a crash has cut.
     """
     try:
         writer = store._writer()
-        info = writer.topics.get(TRANSACTION_STATE)
+        topics = writer.topics
+        if SHARE_GROUP_STATE in topics:
+            cut_shares(store, writer)
+        info = topics.get(TRANSACTION_STATE)
         # After a power cut partitions may have transactions of which `__transaction_state` knows nothing, and
         # later nobody asks all partitions.
         if info is None or not info.ours or not (writer.unstable() or writer.opened()):
@@ -170,6 +162,25 @@ def end_transactions(store: Store) -> None:
     except (SegstoreError, OSError):
         log.exception("%r: transactions that were left open are not ended yet", store)
         store._context.scheduler.after(RETRY, _again(weakref.ref(store)))
+
+
+def cut_shares(store: Store, writer: WritingSide) -> None:
+    """Cut the states of share partitions whose log has lost its end in a crash. If that fails a share
+    partition is cut when it is loaded.
+    """
+    if not writer.opened():
+        return
+    from segstore.coordinator.share.cut_logs import CutLogs
+
+    cut_logs = parts.shared(store, CutLogs)
+    cut_logs.raise_group = partial(_raise_share_group, store)
+    cut_logs.cut_all()
+
+
+def _raise_share_group(store: Store, group: str, epoch: int) -> None:
+    from segstore.coordinator.group.coordinator import GroupCoordinator
+
+    parts.shared(store, GroupCoordinator).raise_share_epoch(group, epoch)
 
 
 def _again(ref: Callable[[], Store | None]) -> Callable[[], None]:

@@ -454,7 +454,7 @@ class ReplicatedStore(Store):
         whole = self.replication_metrics()
         with os_errors():
             more = samples(whole, directory_metrics(self._replicated), self._partition_metrics())
-            return prometheus_text(self._measured(), more)
+            return prometheus_text(self._measured(), [*more, *self._more_families()])
 
     def _partition_metrics(self) -> dict[PartitionKey, dict[str, Any]]:
         found, manager = {}, self._replicated.manager

@@ -150,6 +150,28 @@ def test_a_log_start_behind_the_end_removes_nothing(tmp_path: Path) -> None:
     assert sorted(p.name for p in (root / "t-0").glob("*.log")) == before
 
 
+def test_segments_below_the_log_start_need_not_follow_each_other(tmp_path: Path) -> None:
+    """A power cut while they are removed may leave any of them, since names are removed in any order."""
+    live, root = tmp_path / "live", tmp_path / "store"
+    with segstore.open(live, config={"log.flush.offset.checkpoint.interval.ms": 3_600_000}) as store:
+        store.create_topic("t", config={"segment.bytes": 200, "file.delete.delay.ms": 0})
+        log = store.partition("t")
+        fill(log, 6)
+        first, second, *_ = sorted((live / "t-0").glob("*.log"))
+        left = {first.name: first.read_bytes()}
+        log.delete_records(35)
+        expected = values(log)
+        shutil.copytree(live, root)
+    (root / segstore.names.OURS / segstore.names.ENDS).unlink()  # which a power cut takes
+    for name, data in left.items():
+        (root / "t-0" / name).write_bytes(data)
+    assert not (root / "t-0" / second.name).exists()
+    with segstore.open(root) as store:
+        assert values(store.partition("t")) == expected
+        assert store.partition("t").start_offset == 35
+    assert segstore.check(root) == []
+
+
 def test_ends_of_before_a_broker_stay_unbelieved_after_a_kill(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with segstore.open(root) as store:

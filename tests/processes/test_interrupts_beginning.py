@@ -16,7 +16,7 @@ from struck import struck
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.coordinator.group.alarm import Alarm
+from segstore.coordinator.alarm import Alarm
 from segstore.errors import IllegalStateError
 from segstore.storage.log.visibility import Visible
 from segstore.storage.meta.published_ends import EndsWriter

@@ -12,8 +12,11 @@ from struck import struck
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("what", ["acquire", "acknowledge", "release", "run out"])
-def test_an_interrupt_anywhere_loses_no_record(tmp_path: Path, what: str) -> None:
-    """Whatever Ctrl-C ends: each record is acknowledged by somebody in the end, and no call hangs."""
+@pytest.mark.parametrize("again", [(), (1,), (2,), (5,)], ids=str)
+def test_an_interrupt_anywhere_loses_no_record(tmp_path: Path, what: str, again: tuple[int, ...]) -> None:
+    """Whatever Ctrl-C ends: each record is acknowledged by somebody in the end, and no call hangs; nor if a
+    second Ctrl-C comes soon after the first one.
+    """
     with ShareStore(tmp_path) as group:
         group.begin()
         place = 0
@@ -30,7 +33,7 @@ def test_an_interrupt_anywhere_loses_no_record(tmp_path: Path, what: str) -> Non
             }
             if what != "acquire":
                 group.runs()
-            raised = struck(group.acquire if what == "acquire" else calls[what], place)
+            raised = struck(group.acquire if what == "acquire" else calls[what], place, *again)
             group.pass_ms(2 * LOCK_MS)
             ended: set[int] = set()
             for _ in range(20):

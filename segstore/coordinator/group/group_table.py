@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from segstore.coordinator.group.alarm import Alarm
+from segstore.coordinator.alarm import Alarm
 from segstore.coordinator.group.classic.group import Group
 from segstore.coordinator.group.classic.member import Joined, Joining, Member, MonotonicMs, Ticket
 from segstore.coordinator.group.classic.record import keep, restore

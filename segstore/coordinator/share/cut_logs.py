@@ -11,9 +11,9 @@ one at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
-from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.share.core.stored import cut_above
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.state_log import StateLog
@@ -27,18 +27,21 @@ log = Logger("segstore")
 
 
 class CutLogs:
-    """Get the one of a store with `shared(store, CutLogs)`, before anything is appended. It has the ends of
-    the logs that were recovered.
+    """The one of a store is made before anything is appended: it has the ends of the logs that were
+    recovered. `raise_group` raises the epoch of a share group; its owner puts its own function here.
     """
 
     def __init__(self, store: Store) -> None:
         self._store, self._states = store, shared(store, StateLog)
+        self.raise_group: Callable[[str, int], None] = lambda group, epoch: None
         self._lock = Mutex()
         self._ends: dict[tuple[str, int], int] = {}
         for topic, number in store._writer().opened():
             with suppress(SegstoreError):  # a partition that can't be read is not fetched either
-                topic_id = store._side.topics[topic].topic_id
-                self._ends[topic_id, number] = store.partition(topic, number).log_end_offset
+                source = store.partition(topic, number)
+                if not source.has_replicas:  # replicas keep all that was shown to consumers
+                    topic_id = store._side.topics[topic].topic_id
+                    self._ends[topic_id, number] = source.log_end_offset
         self._done: set[ShareKey] = set()
 
     def close(self) -> None:
@@ -83,6 +86,6 @@ class CutLogs:
     def _raise_group(self, group: str, epoch: int) -> None:
         """Raise a group's epoch; a state without a group, which a broken deletion leaves, needs none."""
         try:
-            shared(self._store, GroupCoordinator).raise_share_epoch(group, epoch)
+            self.raise_group(group, epoch)
         except GroupNotFoundError:
             log.warning("group %s has the state of a share partition, and is no share group", group)

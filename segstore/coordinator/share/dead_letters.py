@@ -144,7 +144,7 @@ class DeadLetterQueue:
         log.error(
             "offsets %d-%d of share partition %s get no dead letters: %s", first, last, leader.key, reason
         )
-        self._metrics.failed_letters[leader.key.group] += 1
+        self._metrics.failures[leader.key.group] += 1
         self._archive(leader, first, last)
 
     def _archive(self, leader: ShareLeader, first: int, last: int) -> None:
@@ -172,7 +172,7 @@ class DeadLetterQueue:
         target = self._target(leader, rules)
         most = target.partition_for_write().validator.largest_batch - HEADER_SIZE
         for batch in _batches(_letters(leader, letters, rules.copies, most), most):
-            self._metrics.sent_letters[group] += 1
+            self._metrics.appends[group] += 1
             target.append_batch(
                 [each.value for each in batch],
                 [each.key for each in batch],

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from segstore.coordinator.group.alarm import Alarm
-from segstore.coordinator.group.classic.member import MonotonicMs
+from segstore.coordinator.alarm import Alarm
+from segstore.coordinator.metrics import MonotonicMs
 from segstore.coordinator.share.partitions import ShareLeader
 from segstore.mutex import Mutex
 from segstore.storage.scheduler import Scheduler

@@ -1,5 +1,5 @@
 """`ShareMetrics`: what share groups of a store have done, under Kafka's names (Kafka: ShareGroupMetrics,
-SharePartitionMetrics).
+SharePartitionMetrics). Of its rates there are the totals.
 
 Nothing is on disk. Threads: any; two threads that count at the same moment may count one for both.
 """
@@ -7,15 +7,73 @@ Nothing is on disk. Threads: any; two threads that count at the same moment may 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from segstore.coordinator.group.classic.member import MonotonicMs
-from segstore.coordinator.metrics import Sensor
 from segstore.coordinator.share.core.partition import SharePartition
+from segstore.coordinator.share.core.runs import StateRun
 from segstore.coordinator.share.core.values import AckBatch, AcknowledgeType, RecordState
+from segstore.storage.store.stats import Family, Metric, Sample
 
-NAMES = {kind: kind.name.capitalize() for kind in AcknowledgeType}
+ENDS = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+ACKNOWLEDGED = Metric(
+    "RecordAcknowledgementsPerSec",
+    "segstore_share_acknowledgements_total",
+    "counter",
+    "offsets that consumers have acknowledged",
+    "",
+)
+LOADS = Metric("PartitionLoadCount", "segstore_share_loads_total", "counter", "loads of share partitions", "")
+LOAD_TIME = Metric(
+    "PartitionLoadTimeMs", "segstore_share_load_ms_total", "counter", "time that these loads took", ""
+)
+OF_GROUPS = (
+    Metric(
+        "DeadLetterQueueRecordCount",
+        "segstore_share_dead_letters_total",
+        "counter",
+        "records that were copied to a dead letter topic",
+        "letters",
+    ),
+    Metric(
+        "DeadLetterQueueTotalProduceRequestsPerSec",
+        "segstore_share_dead_letter_appends_total",
+        "counter",
+        "appends to a dead letter topic, those that failed too",
+        "appends",
+    ),
+    Metric(
+        "DeadLetterQueueFailedProduceRequestsPerSec",
+        "segstore_share_dead_letter_failures_total",
+        "counter",
+        "times that records were archived without a dead letter",
+        "failures",
+    ),
+)
+OF_PARTITIONS = (
+    Metric(
+        "InFlightMessageCount",
+        "segstore_share_in_flight",
+        "gauge",
+        "offsets in flight that are not done with",
+        "messages",
+    ),
+    Metric("InFlightBatchCount", "segstore_share_in_flight_runs", "gauge", "their runs", "runs"),
+    Metric(
+        "InFlightBatchMessageCount",
+        "segstore_share_window",
+        "gauge",
+        "offsets from the start offset to the last in flight",
+        "window",
+    ),
+    Metric(
+        "AcquisitionLockTimeoutPerSec",
+        "segstore_share_lock_timeouts_total",
+        "counter",
+        "offsets whose lock has run out",
+        "timeouts",
+    ),
+)
 
 
 class Measured(Protocol):
@@ -31,59 +89,62 @@ class Measured(Protocol):
 
 
 class ShareMetrics:
-    """Counters of one store. `letters`, `failed_letters` and `sent_letters` are by group: records that became
-    dead letters, appends that failed, and all appends.
-    """
+    """Counters of one store. `letters`, `appends` and `failures` are of dead letters, by group."""
 
-    def __init__(self, clock: MonotonicMs) -> None:
-        self._clock = clock
-        self._acknowledged: Counter[int] = Counter()
-        self._loads = Sensor(clock=clock)
+    def __init__(self) -> None:
+        self.acknowledgements: Counter[int] = Counter()
         self.letters: Counter[str] = Counter()
-        self.failed_letters: Counter[str] = Counter()
-        self.sent_letters: Counter[str] = Counter()
+        self.appends: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self._loads, self._load_ms = 0, 0.0
 
     def loaded(self, ms: float) -> None:
         """Note how long a share partition took to load."""
-        self._loads.record(ms)
+        self._loads += 1
+        self._load_ms += ms
 
     def acknowledged(self, batches: Sequence[AckBatch]) -> None:
         """Count acknowledged offsets by type."""
-        counts = self._acknowledged
+        counts = self.acknowledgements
         for first, last, types in batches:
             if len(types) == 1:
                 counts[types[0]] += last - first + 1
             else:
                 counts.update(types)
 
-    def values(self, partitions: Iterable[Measured]) -> dict[str, dict[str, float]]:
-        """Return {labels: {Kafka's name: value}}, of counts their totals; labels as "group=g,topic=t"."""
-        found: dict[str, dict[str, float]] = {
-            "": {
-                "PartitionLoadTimeMs.avg": self._loads.avg,
-                "PartitionLoadTimeMs.max": self._loads.max,
-            }
-        }
-        for kind, name in NAMES.items():
-            found[f"ackType={name}"] = {"RecordAcknowledgementsPerSec": self._acknowledged[kind]}
-        for group in sorted({*self.letters, *self.failed_letters, *self.sent_letters}):
-            found[f"group={group}"] = {
-                "DeadLetterQueueRecordCount": self.letters[group],
-                "DeadLetterQueueTotalProduceRequestsPerSec": self.sent_letters[group],
-                "DeadLetterQueueFailedProduceRequestsPerSec": self.failed_letters[group],
-            }
-        for each in partitions:
-            labels = f"group={each.key.group},topic={each.topic},partition={each.key.partition}"
-            found[labels] = _of_partition(each)
-        return found
+    def families(self, partitions: Iterable[Measured]) -> list[Family]:
+        """Return all metrics, with those of the share partitions that are led."""
+        led = sorted(partitions, key=lambda each: each.key)
+        kinds = [Sample((kind.name.capitalize(),), self.acknowledgements[kind]) for kind in AcknowledgeType]
+        return [
+            (LOADS, (), [Sample((), self._loads)]),
+            (LOAD_TIME, (), [Sample((), self._load_ms)]),
+            (ACKNOWLEDGED, ("ackType",), kinds),
+            *(self._of_groups(metric) for metric in OF_GROUPS),
+            *(_of_partitions(metric, led) for metric in OF_PARTITIONS),
+        ]
+
+    def _of_groups(self, metric: Metric) -> Family:
+        counts: Counter[str] = getattr(self, metric.field)
+        groups = sorted({*self.letters, *self.appends, *self.failures})
+        return metric, ("group",), [Sample((group,), counts[group]) for group in groups]
 
 
-def _of_partition(each: Measured) -> dict[str, float]:
-    runs = each.core.runs()
-    live = [run for run in runs if run.state not in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)]
-    return {
-        "InFlightMessageCount": sum(run.last - run.first + 1 for run in live),
-        "InFlightBatchCount": len(live),
-        "InFlightBatchMessageCount": sum(run.last - run.first + 1 for run in runs),
-        "AcquisitionLockTimeoutPerSec": each.timeouts,
-    }
+def _of_partitions(metric: Metric, led: Sequence[Measured]) -> Family:
+    value = _VALUES[metric.field]
+    samples = [
+        Sample((each.key.group, each.topic, str(each.key.partition)), float(value(each))) for each in led
+    ]
+    return metric, ("group", "topic", "partition"), samples
+
+
+def _live(each: Measured) -> list[StateRun]:
+    return [run for run in each.core.runs() if run.state not in ENDS]
+
+
+_VALUES: dict[str, Callable[[Measured], int]] = {
+    "messages": lambda each: each.core.in_flight(),
+    "runs": lambda each: len(_live(each)),
+    "window": lambda each: each.core.window,
+    "timeouts": lambda each: each.timeouts,
+}

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from segstore.config.groups import EARLIEST, LATEST, AutoReset
-from segstore.coordinator.group.classic.member import MonotonicMs
 from segstore.coordinator.group_settings import GroupSettings
+from segstore.coordinator.metrics import MonotonicMs
 from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.stored import CorruptStateError
 from segstore.coordinator.share.core.values import DeadLetter, Durable, Limits, Outcome
@@ -126,13 +126,13 @@ class ShareLeader:
 
     def _begin(self) -> None:
         """Begin an event, unless an earlier one, or its turn, ended in its midst."""
-        if self.is_fenced or self._changing or (self.writes and self._is_left()):
+        for turn in self.writes.values():
+            if turn() is None:
+                self.is_fenced = True
+        if self.is_fenced or self._changing:
             self.is_fenced = True
             raise NotLeaderOrFollowerError(f"share partition {self.key} is led anew")
         self._changing = True  # stays so if the event ends in its midst
-
-    def _is_left(self) -> bool:
-        return any(turn() is None for turn in self.writes.values())
 
     def expire(self, now: float, limits: Limits) -> Outcome:
         """End the locks that have run out; the caller is within `ask`."""

@@ -14,9 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from segstore.coordinator.group.classic.member import MonotonicMs, monotonic_ms
-from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group_settings import group_settings
+from segstore.coordinator.metrics import MonotonicMs, monotonic_ms
 from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.values import AckBatch, Limits, Outcome
 from segstore.coordinator.share.dead_letters import DeadLetterQueue
@@ -30,6 +29,7 @@ from segstore.coordinator.share.state_log import StateLog
 from segstore.coordinator.share.waiters import ShareWaiter, ShareWaiters, Wake
 from segstore.coordinator.shared import shared
 from segstore.errors import NotLeaderOrFollowerError, SegstoreError, UnknownTopicOrPartitionError
+from segstore.storage.store.stats import Family
 from segstore.storage.store.store import Store
 
 __all__ = ["AcquireTerms", "Acquisition", "ShareCoordinator", "ShareOffsets"]
@@ -58,7 +58,7 @@ class ShareCoordinator:
         self._settings = group_settings(store)
         self._states = shared(store, StateLog)
         self._waiters = ShareWaiters()
-        self._metrics = ShareMetrics(clock)
+        self._metrics = ShareMetrics()
         self._letters = DeadLetterQueue(store, self._settings, self._metrics)
         self._leaders = ShareLeaders(
             store, self._states, self._settings, clock, self._metrics, self._letters.add
@@ -78,7 +78,7 @@ class ShareCoordinator:
         me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
         self._context.scheduler.every(IDLE_MS / 1000, partial(_upkeep, me))
         store.on_topic_deleted(self._topic_deleted)
-        shared(store, GroupCoordinator).set_share_fence(self.fence)
+        store._families.append(self.metrics)
 
     # --- fetches -------------------------------------------------------------------------------
 
@@ -209,9 +209,9 @@ class ShareCoordinator:
                 lag = -1  # the topic is gone, or can't be read
         return ShareOffsets(state.start, state.leader_epoch, lag)
 
-    def metrics(self) -> dict[str, dict[str, float]]:
-        """Return the values of Kafka's metrics by name and labels."""
-        return self._metrics.values(self._leaders.all())
+    def metrics(self) -> list[Family]:
+        """Return Kafka's metrics, which `Store.metrics` has too."""
+        return self._metrics.families(self._leaders.all())
 
     # --- upkeep ------------------------------------------------------------------------------------
 

@@ -129,6 +129,10 @@ def _recovery_point(segments: list[Segment], expected: Expected, messages: list[
     ignored: then all up to the last whole batch is taken for synced, so that no good batch is cut off.
     """
     claimed = max(expected.recovery_point, 0)
+    if expected.log_start_checked and not expected.replicated:
+        # The log start offset only moves to durable offsets. Of the segments below it a crash may have left
+        # any, since their names are removed in any order: a gap among them does not end the log.
+        claimed = max(claimed, expected.log_start)
     if expected.recovery_point_checked or not segments or claimed <= behind_last(segments[-1])[1]:
         return claimed
     pool, directory = segments[0].pool, segments[0].directory

@@ -269,6 +269,16 @@ def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
     }
 
 
+def by_labels(families: Iterable[Family]) -> dict[str, dict[str, float]]:
+    """Return {"label=value,...": {Kafka's name: value}} of metrics that are not those of a log."""
+    found: dict[str, dict[str, float]] = {}
+    for metric, labels, samples in families:
+        for sample in samples:
+            key = ",".join(f"{label}={value}" for label, value in zip(labels, sample.labels, strict=True))
+            found.setdefault(key, {})[metric.name] = sample.value
+    return found
+
+
 def prometheus_text(store: Measured, more: Iterable[Family] = ()) -> str:
     """Return all metrics in Prometheus' text format, labelled by topic and partition, and `more`.
 

@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -54,8 +54,10 @@ from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.replica_lags import ReplicaLag
 from segstore.storage.store.stats import (
+    Family,
     Measured,
     PartitionStats,
+    by_labels,
     cleaned_offsets,
     prometheus_text,
     store_metrics,
@@ -226,6 +228,7 @@ class Store(PublicNames):
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
         self._clients = Clients(context.root)
+        self._families: list[Callable[[], Iterable[Family]]] = []
         self._when_deleted: list[Callable[[Store, str, str], None]] = []
 
     def __repr__(self) -> str:
@@ -596,14 +599,20 @@ class Store(PublicNames):
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return {"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus. Of a
         primary, how far its standby lies behind is in ReplicaLag, ReplicaLagBytes and ReplicaLagMs, by the
-        standby's id.
+        standby's id. If share groups are used here, their metrics have keys as "group=g,topic=t,partition=0".
         """
         self._context.check_open()
         with os_errors():
             found = store_metrics(self._measured())
             for name, lags in replica_lags.of_partitions(self._standby_lags(), STANDBY_ID).items():
                 found.setdefault(name, {}).update(lags)
+            for labels, values in by_labels(self._more_families()).items():
+                found.setdefault(labels, {}).update(values)
         return found
+
+    def _more_families(self) -> list[Family]:
+        """Return the metrics of parts of the store above this layer."""
+        return [family for families in self._families for family in families()]
 
     def metrics_text(self) -> str:
         """Return all metrics in Prometheus' text format. Raises MissingPackageError without
@@ -615,7 +624,8 @@ class Store(PublicNames):
                 (key, STANDBY_ID, {each.name: getattr(lag, each.field) for each in replica_lags.METRICS})
                 for key, lag in self._standby_lags().items()
             )
-            return prometheus_text(self._measured(), replica_lags.families(rows))
+            more = [*replica_lags.families(rows), *self._more_families()]
+            return prometheus_text(self._measured(), more)
 
     def _standby_lags(self) -> dict[tuple[str, int], ReplicaLag]:
         return self._side.primary.lags() if isinstance(self._side, StoreWriter) else {}

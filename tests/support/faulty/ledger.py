@@ -35,6 +35,10 @@ class Log:
     committed: list[bytes | None] = field(default_factory=list)
 
 
+def _no_state() -> list[object]:
+    return [None]
+
+
 @dataclass
 class Told:
     """All that was done and acknowledged so far."""
@@ -49,6 +53,10 @@ class Told:
     """Transactions and staged appends: "open" (all or nothing), "there", "gone"."""
     offsets: list[int | None] = field(default_factory=lambda: [None])  # of the group: any one of these
     acknowledged: int | None = None  # the last of them that the group was told is committed
+    states: dict[str, list[object]] = field(default_factory=lambda: defaultdict(_no_state))
+    """Of a group's share partition: any one of these."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """Which of them was acknowledged last, by its place in the list."""
     compacted: set[str] = field(default_factory=set)
     guard: threading.RLock = field(default_factory=threading.RLock)
 

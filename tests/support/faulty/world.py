@@ -11,11 +11,14 @@ from stores import Clock
 
 import segstore
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.state_log import StateLog
 from segstore.coordinator.shared import shared
 
 from .files import FaultyFiles
 from .ledger import Log, Place, Record, Told
 
+SeenState = tuple[int, int, int, Any]
 HOUR = 3_600_000
 QUIET = {
     "log.cleaner.threads": 0,
@@ -25,8 +28,12 @@ QUIET = {
     "inbox.check.interval.ms": HOUR,
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
+    "share.coordinator.cold.partition.snapshot.interval.ms": HOUR,
+    "share.coordinator.snapshot.update.records.per.snapshot": 3,
+    "share.coordinator.state.topic.num.partitions": 1,
+    "share.coordinator.state.topic.prune.interval.ms": 24 * HOUR,
 }
-OURS = ("__consumer_offsets", "__transaction_state")
+OURS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
 
 
 def batches(path: Path) -> Iterator[tuple[int, int, int]]:
@@ -222,6 +229,36 @@ class World:
         with self.told.guard:
             self.told.acknowledged = offset
 
+    # --- states of share partitions -------------------------------------------------------------------
+
+    def change_state(
+        self, group: str, change: Callable[[StateLog, ShareKey], object], after: SeenState | None
+    ) -> None:
+        """Change the state of a group's share partition of "t". It survives the process, and a power cut only
+        after everything was flushed.
+        """
+        key = share_key(self.store, group)
+        with self.told.guard:
+            self.told.states[group] = [*self.told.states[group], after]
+            number = len(self.told.states[group]) - 1
+        change(shared(self.store, StateLog), key)
+        with self.told.guard:
+            self.told.changed[group] = number
+
+    def prune_states(self) -> None:
+        """Prune: if anything is removed, all states are made durable before."""
+        log = self.store.partition("__share_group_state")
+        start = log.start_offset
+        shared(self.store, StateLog).prune()
+        if log.start_offset > start:
+            with self.told.guard:
+                self._states_durable()
+
+    def _states_durable(self) -> None:
+        for group, number in self.told.changed.items():
+            self.told.states[group] = self.told.states[group][number:]
+        self.told.changed = {}
+
     def flush_all(self) -> None:
         self.store.flush()
         with self.told.guard:
@@ -231,6 +268,17 @@ class World:
         for place in list(self.told.seen):
             self._durable(place)
         self.told.offsets = self.told.offsets[self.told.offsets.index(self.told.acknowledged) :]
+        self._states_durable()
+
+
+def share_key(store: segstore.Store, group: str) -> ShareKey:
+    return ShareKey(group, store.topics()["t"].topic_id, 0)
+
+
+def seen_state(store: segstore.Store, group: str) -> SeenState | None:
+    """Return what counts of a state of a share partition: state epoch, start, count and batches."""
+    state = shared(store, StateLog).read(share_key(store, group))
+    return None if state is None else (state.state_epoch, state.start, state.complete, state.batches)
 
 
 def committed_offset(store: segstore.Store) -> int | None:

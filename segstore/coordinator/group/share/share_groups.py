@@ -18,7 +18,7 @@ from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.share_schema import ShareChange
 from segstore.coordinator.share.keys import ShareKey
-from segstore.coordinator.shared import shared
+from segstore.coordinator.shared import existing, shared
 from segstore.storage.store.store import Store
 
 Write = Callable[[Callable[[], None]], None]
@@ -34,7 +34,7 @@ class ShareGroups:
         self._store, self._offsets, self._topics = store, offsets, topics
         self._settings = group_settings(store)
         self.states: Callable[[], DurableStates] = partial(_state_log, store)
-        self.fence: Fence = _fence_none
+        self.fence: Fence = partial(_fence_led, store)
 
     def made(self, group_id: str, write_sure: Write, now: float) -> ShareMembership:
         """Return a share group of what the log has of it."""
@@ -66,5 +66,10 @@ def _state_log(store: Store) -> DurableStates:
     return shared(store, StateLog)
 
 
-def _fence_none(keys: Collection[ShareKey]) -> None:
-    """Do nothing: no share partition is in memory before there is a ShareCoordinator."""
+def _fence_led(store: Store, keys: Collection[ShareKey]) -> None:
+    """Fence share partitions; without a ShareCoordinator none is in memory."""
+    from segstore.coordinator.share.share import ShareCoordinator  # only share groups need it
+
+    coordinator = existing(store, ShareCoordinator)
+    if coordinator is not None:
+        coordinator.fence(keys)

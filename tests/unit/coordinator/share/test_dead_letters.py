@@ -81,7 +81,7 @@ def test_q68_rejected_records_have_headers_alone(store_dir: Path) -> None:
         ]
         assert next(iter(log)).timestamp == group.clock.now
         assert group.start() == 6
-        found = group.share.metrics()["group=g"]
+        found = group.store.metrics()["group=g"]
         assert found == {
             "DeadLetterQueueRecordCount": 3,
             "DeadLetterQueueTotalProduceRequestsPerSec": 1,
@@ -199,7 +199,7 @@ def test_s6_q67_q70_what_has_no_place_is_archived_and_counted(
         group.ack((0, 2, REJECT))
         settled(group)
         assert group.start() == 3
-        assert group.share.metrics()["group=g"]["DeadLetterQueueFailedProduceRequestsPerSec"] == 1
+        assert group.store.metrics()["group=g"]["DeadLetterQueueFailedProduceRequestsPerSec"] == 1
         told()
         assert reason in caplog.text
 
@@ -257,7 +257,7 @@ def test_q71_a_full_disk_is_waited_for(store_dir: Path, monkeypatch: pytest.Monk
         group.ack((0, 1, REJECT))
         leader = group.share._leaders.get("g", group.topic_id, 0)
         assert leader is not None
-        until(lambda: group.share._metrics.sent_letters["g"] > 1)
+        until(lambda: group.share._metrics.appends["g"] > 1)
         assert group.start() == 0
         assert leader.letters
         group.ack((2, 2, ACCEPT))
@@ -278,13 +278,25 @@ def test_q71_what_waits_as_the_store_closes_is_copied_after_the_next_open(store_
     group.runs()
     full.append("yes")
     group.ack((0, 1, REJECT))
-    until(lambda: group.share._metrics.sent_letters["g"])
+    until(lambda: group.share._metrics.appends["g"])
     group.store.close()
     full.clear()
     with ShareStore(store_dir) as group:
         assert group.durable()[1] == [(0, 1, 3, 1)]
         assert group.runs() == [(2, 2, 1)]
         settled(group)
+        assert letters(group.store) == [letter(0), letter(1)]
+
+
+def test_what_does_not_wait_is_copied_as_the_store_closes(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_queue(store_dir, 3) as group:
+        monkeypatch.setattr(group.share._letters, "_plan", lambda seconds: None)
+        group.runs()
+        group.ack((0, 1, REJECT))
+    with ShareStore(store_dir) as group:
+        assert group.durable()[1] == [(0, 1, 4, 1)]
         assert letters(group.store) == [letter(0), letter(1)]
 
 
@@ -321,7 +333,7 @@ def test_q62_also_if_the_queue_was_switched_off(store_dir: Path, tmp_path: Path)
         settled(group)
         assert group.start() == 2
         assert letters(group.store) == []
-        assert group.share.metrics()["group=g"]["DeadLetterQueueFailedProduceRequestsPerSec"] == 1
+        assert group.store.metrics()["group=g"]["DeadLetterQueueFailedProduceRequestsPerSec"] == 1
 
 
 def test_q72_a_loop_is_warned_of_once(store_dir: Path, caplog: pytest.LogCaptureFixture) -> None:

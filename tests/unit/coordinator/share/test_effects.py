@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from groups import Monotonic
 from share_stores import ACCEPT, LOCK_MS, REJECT, RELEASE, RENEW, ShareStore, filled
 from waiting import until
 
+from segstore.coordinator.group_settings import group_settings
+from segstore.coordinator.share.core.partition import SharePartition
+from segstore.coordinator.share.core.values import AckBatch
+from segstore.coordinator.share.partitions import ShareTurn
 from segstore.errors import InvalidRecordStateError, SegstoreError, StorageError
 
 FULL = OSError(28, "No space left on device")
@@ -36,6 +41,30 @@ def test_q34_a_write_that_fails_gives_the_records_back_to_their_owner(store_dir:
         group.pass_ms(1)  # the locks that hold again end in their time
         assert group.runs(member="n") == [(2, 3, 2)]
         assert group.share.offsets("g")[group.key()] == (2, 0, 2)
+
+
+def test_q34_locks_that_hold_again_end_though_the_timer_has_looked_meanwhile(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = failing()
+    with filled(store_dir, 4, files=files) as group:
+        group.runs(2, mode=1)
+        group.ack((0, 1, ACCEPT))
+        group.time.now += LOCK_MS / 2
+        group.runs()
+        write = group.states.write
+
+        def late(writes: object) -> object:
+            group.pass_ms(LOCK_MS / 2)  # the timer was planned for the first grant
+            return write(writes)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(group.share._effects._states, "write", late)
+            files.arm(1, 100)
+            assert isinstance(group.acknowledge((2, 3, ACCEPT)), StorageError)
+        files.arm(0)
+        group.pass_ms(LOCK_MS / 2)
+        assert group.durable() == (2, [(2, 3, 0, 1)])
 
 
 def test_q34_a_lock_that_ran_out_meanwhile_is_over(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +122,22 @@ def test_q33_while_a_write_is_under_way_nobody_else_gets_the_records(
         assert group.runs(member="n") == [(0, 1, 2)]
 
 
+def test_two_writes_of_a_share_partition_in_one_turn_are_both_made(store_dir: Path) -> None:
+    with filled(store_dir, 4) as group:
+        group.runs()
+        (leader,) = group.share._leaders.all()
+        limits = group_settings(group.store).share_limits("g")
+        turn = ShareTurn()
+        for first in (0, 2):
+            acks = [AckBatch(first, first + 1, (ACCEPT,))]
+            leader.change(
+                turn, partial(SharePartition.acknowledge, member="m", batches=acks, now=0, limits=limits)
+            )
+        assert group.share._effects.settle(turn) == {}
+        assert group.durable() == (0, [(0, 3, 2, 1)])
+        assert group.start() == 4
+
+
 def test_q36_locks_run_out_in_memory_first_and_a_failure_takes_nothing_back(store_dir: Path) -> None:
     files = failing()
     with filled(store_dir, 4, files=files) as group:
@@ -104,6 +149,26 @@ def test_q36_locks_run_out_in_memory_first_and_a_failure_takes_nothing_back(stor
         assert group.durable() == (0, [])
         group.ack((0, 3, RELEASE), member="n")
         assert group.durable() == (0, [(0, 3, 0, 2)])
+
+
+def test_q36_the_timer_goes_on_from_lock_to_lock(store_dir: Path) -> None:
+    with ShareStore(store_dir, partitions=2) as group:
+        for partition in (0, 1):
+            group.store.partition("t", partition).append(b"x")
+        group.begin()
+        alarm = group.share._timer._alarm
+        for count in (1, 2):
+            group.runs()
+            began = group.time.now
+            group.time.now += LOCK_MS / 2
+            group.runs(partition=1)
+            assert alarm.due == began + LOCK_MS
+            group.pass_ms(LOCK_MS / 2)
+            assert group.durable()[1] == [(0, 0, 0, count)]
+            assert alarm.due == began + 1.5 * LOCK_MS
+            group.pass_ms(LOCK_MS / 2)
+            assert group.durable(partition=1)[1] == [(0, 0, 0, count)]
+            assert alarm.due == math.inf
 
 
 def test_q36_q37_each_acquire_looks_at_the_locks(store_dir: Path) -> None:

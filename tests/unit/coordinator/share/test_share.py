@@ -306,7 +306,7 @@ def test_metrics_have_kafkas_names(store_dir: Path) -> None:
         group.runs()
         group.ack((0, 0, ACCEPT), (1, 2, [REJECT, RELEASE]))
         group.pass_ms(LOCK_MS)
-        found = group.share.metrics()
+        found = group.store.metrics()
         assert found["ackType=Accept"] == {"RecordAcknowledgementsPerSec": 1}
         assert found["ackType=Release"] == {"RecordAcknowledgementsPerSec": 1}
         assert found["group=g,topic=t,partition=0"] == {
@@ -315,6 +315,10 @@ def test_metrics_have_kafkas_names(store_dir: Path) -> None:
             "InFlightBatchMessageCount": 2,
             "AcquisitionLockTimeoutPerSec": 1,
         }
+        assert found["t-0"]["LogEndOffset"] == 4
+        text = group.store.metrics_text()
+        assert 'segstore_share_in_flight{group="g",partition="0",topic="t"} 2.0' in text
+        assert 'segstore_share_acknowledgements_total{ackType="Accept"} 1.0' in text
 
 
 def test_a_closed_store_refuses_and_wakes(store_dir: Path) -> None:

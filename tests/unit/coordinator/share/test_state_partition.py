@@ -23,7 +23,7 @@ from segstore.coordinator.share.core.values import StateBatch
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.state_log import TOPIC, StateLog, Update
 from segstore.coordinator.share.state_partition import StatePartition
-from segstore.coordinator.share.state_requests import UpdateRequest
+from segstore.coordinator.share.state_requests import ColdRequest, UpdateRequest
 from segstore.coordinator.share.state_table import load
 
 B = StateBatch
@@ -156,6 +156,16 @@ def test_deletion_and_a_new_beginning_come_one_after_the_other(store: segstore.S
     assert held(store, [key])[key].batches == (B(5, 5, 2, 1),)
 
 
+def test_q57_no_cold_snapshot_follows_another_that_was_written_meanwhile(
+    store: segstore.Store, key: ShareKey
+) -> None:
+    state = held(store, [key])[key]
+    for before, expected in ((state.written_ms - 1, "s"), (state.written_ms, "ss")):
+        request = ColdRequest(key, before)
+        partition_of(store).write([request])
+        assert (request.is_done, request.error, kinds(store)) == (True, None, expected)
+
+
 def test_many_threads_write_and_read(store: segstore.Store) -> None:
     keys = [key_of(store, "g", "t", n) for n in range(4)]
     states, wrong = states_of(store), []
@@ -215,6 +225,7 @@ def test_q59_a_write_that_the_disk_refuses(
     limit = 0 if call == "snapshot" else 500
     with opened(store_dir, files=files, snapshot_update_records_per_snapshot=limit) as store:
         states, key, other = states_of(store), key_of(store), key_of(store, "other")
+        store.partition("t").append_batch([b"x"] * 10)  # states above the end of a log are cut (Q48)
         states.initialise({key: (1, 0), other: (1, 0)})
         states.write({key: one(0)})
         if synced:

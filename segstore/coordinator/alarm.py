@@ -9,7 +9,7 @@ import math
 import weakref
 from collections.abc import Callable
 
-from segstore.coordinator.group.classic.member import MonotonicMs
+from segstore.coordinator.metrics import MonotonicMs
 from segstore.mutex import Mutex
 from segstore.storage.scheduler import Scheduler
 
