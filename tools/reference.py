@@ -21,6 +21,7 @@ import segstore
 from segstore.cli.app import COMMANDS, Listed, commands
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.producer.config import ProducerConfig
+from segstore.client.share.config import ShareConsumerConfig
 from segstore.config import StoreConfig, TopicConfig
 from segstore.config.options import OptionRow
 from segstore.config.settings import Settings
@@ -46,6 +47,10 @@ SETTINGS: dict[str, tuple[type[Settings], str]] = {
         ConsumerConfig,
         "`segstore.Consumer(store, ...)` and `AsyncConsumer`, with kafka-python's names.",
     ),
+    "Share consumers": (
+        ShareConsumerConfig,
+        "`segstore.ShareConsumer(store, ...)` and `AsyncShareConsumer`, with kafka-python's spelling.",
+    ),
     "Servers": (
         ServerConfig,
         "`segstore.serve(store, ...)`, with underscores for the dots, and `segstore serve --set NAME=VALUE`.",
@@ -65,6 +70,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("SubscriptionPattern", "ConsumerGroupMetadata"),
         *("TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
     ),
+    "Share consumers": ("ShareConsumer", "AsyncShareConsumer", "AcknowledgeType"),
     "Servers": ("serve", "Server"),
     "Replicas": (
         *("open_replicated", "ReplicatedStore", "PartitionState", "ReplicaState", "Healed", "unreplicate"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +19,10 @@ from segstore.cli.places.place import Batch, Where
 from segstore.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
+    from segstore.cli.places.place import Queue
+    from segstore.cli.places.queues import QueueRecord
     from segstore.coordinator.group.admin import Log
+    from segstore.records.records import Record
 
 # --- formats -----------------------------------------------------------------------------------
 
@@ -29,22 +33,29 @@ def ndjson(records: Batch, partition: int) -> bytes:
     """Return a JSON object for each record, a line each, which `produce` can read. Bytes that are not UTF-8
     are base64, and a field says so.
     """
-    lines = []
-    for record in records:
-        row: dict[str, object] = {
-            "partition": partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-        }
-        for name, data in (("key", record.key), ("value", record.value)):
-            text, encoding = as_text(data)
-            row[name] = text
-            if encoding:
-                row[f"{name}_encoding"] = encoding
-        if record.headers:
-            row["headers"] = [_header(name, value) for name, value in record.headers]
-        lines.append(json.dumps(row, ensure_ascii=False))
-    return "".join(f"{line}\n" for line in lines).encode()
+    return lines(row_of(record, partition) for record in records)
+
+
+def row_of(record: Record | QueueRecord, partition: int) -> dict[str, object]:
+    """Return the fields of a record's object."""
+    row: dict[str, object] = {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+    }
+    for name, data in (("key", record.key), ("value", record.value)):
+        text, encoding = as_text(data)
+        row[name] = text
+        if encoding:
+            row[f"{name}_encoding"] = encoding
+    if record.headers:
+        row["headers"] = [_header(name, value) for name, value in record.headers]
+    return row
+
+
+def lines(rows: Iterable[Mapping[str, object]]) -> bytes:
+    """Return objects as lines of JSON."""
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
 
 
 def values(records: Batch, partition: int) -> bytes:
@@ -117,7 +128,9 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     "--last", "-l", type=click.IntRange(0), metavar="N", help="Begin N offsets before each partition's end."
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records, until Ctrl-C.")
-@click.option("--max-records", "-n", type=click.IntRange(0), help="End after this many records.")
+@click.option(
+    "--max-records", "--max-messages", "-n", type=click.IntRange(0), help="End after this many records."
+)
 @click.option(
     "--format",
     "wanted",
@@ -133,6 +146,27 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     show_default=True,
     help="read_committed leaves out records of aborted and open transactions.",
 )
+@click.option(
+    "--share",
+    metavar="GROUP",
+    help="Take records as a member of this share group, as they come, until Ctrl-C.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["batch", "record-limit"]),
+    help="With --share: acquire whole batches (the default), or no more records than are to be printed.",
+)
+@click.option(
+    "--ack",
+    type=click.Choice(["accept", "release", "reject"]),
+    help="With --share: what becomes of records once they are printed, by default accept.",
+)
+@click.option(
+    "--timeout-ms", type=click.IntRange(0), metavar="N", help="With --share: end if no record comes for N ms."
+)
+@click.option(
+    "--offsets", is_flag=True, help="With --share and ndjson: print delivery counts beside the offsets."
+)
 @place_option
 def consume(
     topic: str,
@@ -144,12 +178,31 @@ def consume(
     max_records: int | None,
     wanted: str,
     isolation_level: str,
+    share: str | None,
+    mode: str | None,
+    ack: str | None,
+    timeout_ms: int | None,
+    offsets: bool,
     where: Where,
 ) -> None:
     """Print the records of TOPIC, one partition after the other; with --follow, as they come.
 
     In NDJSON a key or value that is not UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
+
+    With --share records are delivered to one of the group's members at a time, and acknowledged once they are
+    printed.
     """
+    _check_options(share is not None, wanted)
+    if share is not None:
+        from segstore.cli.places.queues import QueueTerms
+
+        terms = QueueTerms(topic, share, ack or "accept", mode == "record-limit")
+        if terms.is_strict:
+            where.check_offers("consume --mode record-limit")
+        form = counted if offsets else FORMATS[wanted]
+        with where.changing(topic) as place, place.queue(terms) as queue:
+            print_queue(queue, form, timeout_ms, max_records)
+        return
     from segstore.storage.meta.topics import find_topic
 
     if [offset, since, last].count(None) < 2:
@@ -163,6 +216,33 @@ def consume(
             printer.print_all(reading.drain())
             if follow:
                 printer.print_all(reading.follow())
+
+
+_OF_SHARE = {"mode": "--mode", "ack": "--ack", "timeout_ms": "--timeout-ms", "offsets": "--offsets"}
+_OF_PARTITIONS = {
+    "partition": "--partition",
+    "offset": "--from-offset",
+    "since": "--from-time",
+    "last": "--last",
+    "follow": "--follow",
+    "isolation_level": "--isolation-level",
+}
+
+
+def _check_options(is_share: bool, wanted: str) -> None:
+    """Raise click.UsageError for options that have no meaning with --share, or without."""
+    context = click.get_current_context()
+    given = {
+        name
+        for name in context.params
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+    wrong = [text for name, text in (_OF_PARTITIONS if is_share else _OF_SHARE).items() if name in given]
+    if wrong:
+        why = "with --share: the group has its own place" if is_share else "without --share"
+        raise click.UsageError(f"{', '.join(wrong)} can't be given {why}.")
+    if "offsets" in given and wanted != "ndjson":
+        raise click.UsageError(f"--offsets needs --format ndjson: {wanted} has the values alone.")
 
 
 def first_offset(log: Log, offset: int | str | None, since: int | None, last: int | None = None) -> int:
@@ -204,3 +284,32 @@ class Printer:
             self._left -= len(records)
         sys.stdout.buffer.write(self._form(records, partition))
         sys.stdout.buffer.flush()
+
+
+# --- share groups ------------------------------------------------------------
+
+
+class Printed(list["QueueRecord"]):
+    """Records of a partition, as formats take them."""
+
+    @property
+    def values(self) -> Sequence[bytes | None]:
+        """Return the values."""
+        return [record.value for record in self]
+
+
+def counted(records: Any, partition: int) -> bytes:
+    """Do as `ndjson`, with a field that says how often each record was delivered."""
+    return lines({**row_of(each, partition), "delivery_count": each.delivery_count} for each in records)
+
+
+def print_queue(
+    queue: Queue, form: Callable[[Any, int], bytes], timeout_ms: int | None, most: int | None
+) -> None:
+    """Print records of a share group, and acknowledge them, until none comes in time or enough are printed."""
+    while most != 0 and (records := queue.poll(timeout_ms, most)):
+        for partition, group in groupby(records, lambda record: record.partition):
+            sys.stdout.buffer.write(form(Printed(group), partition))
+        sys.stdout.buffer.flush()
+        queue.acknowledge()
+        most = None if most is None else most - len(records)

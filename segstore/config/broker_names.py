@@ -5,6 +5,7 @@ from __future__ import annotations
 BROKER_NAMES: dict[str, str | None] = {
     "cleanup.policy": "log.cleanup.policy",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "errors.deadletterqueue.group.enable": None,
     "file.delete.delay.ms": "log.segment.delete.delay.ms",
     "flush.messages": "log.flush.interval.messages",
     "flush.ms": None,

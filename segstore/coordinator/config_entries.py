@@ -119,11 +119,13 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Entry
 
 
 def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[Entry]:
-    """Yield all settings of a group, which has those of its store unless they were made for it."""
+    """Yield all settings of a group, which has those of its store unless they were made for it. Those that no
+    store has are told with their own names, unlike those of topics.
+    """
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, Source.DYNAMIC_GROUP_CONFIG):
         of_its = of_its_store.get(f"group.{entry.name}")
-        yield _before(entry, None if of_its is None else of_its.name, of_its)
+        yield _before(entry, entry.name if of_its is None else of_its.name, of_its)
 
 
 def _before(entry: Entry, name: str | None, of_broker: Entry | None) -> Entry:

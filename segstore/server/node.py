@@ -97,6 +97,16 @@ class Node:
         found: T = self._parts[kind]
         return found
 
+    def metrics(self) -> dict[str, float]:
+        """Return what the parts that have a `metrics` have counted, by Kafka's names. May be called in any
+        thread.
+        """
+        found: dict[str, float] = {}
+        for part in list(self._parts.values()):
+            if hasattr(part, "metrics"):
+                found.update(part.metrics())
+        return found
+
     def close(self) -> None:
         """End the parts that have a `close`, the last made first."""
         while self._parts:

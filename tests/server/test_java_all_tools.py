@@ -35,8 +35,17 @@ MORE = """\
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
 """
-ALIKE = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+ALIKE = dict.fromkeys(
+    (
+        *("offsets.topic.num.partitions", "transaction.state.log.num.partitions"),
+        "share.coordinator.state.topic.num.partitions",
+    ),
+    1,
+)
 LEAST = {
     "all settings of a topic": 26,
     "all settings of a broker": 80,
@@ -46,10 +55,11 @@ LEAST = {
 OTHERWISE: dict[str, Iterable[str]] = {
     "all settings of a topic": {"retention.ms"},
     "all settings of a group": (),
-    "versions of APIs": map(str, [27, 30, 31, *range(38, 42), 57, *range(76, 82), *range(83, 95)]),
+    "versions of APIs": map(str, [27, 30, 31, *range(38, 42), 57, 80, 81, 88, 89, 93, 94]),
     "all settings of a broker": {
         *("listeners", "listener.security.protocol.map", "sasl.enabled.mechanisms"),
         *("offsets.topic.num.partitions", "transaction.state.log.num.partitions"),
+        "share.coordinator.state.topic.min.isr",
         *("ssl.keystore.type", "ssl.truststore.type"),
         *("ssl.keystore.certificate.chain", "ssl.truststore.certificates"),
     },

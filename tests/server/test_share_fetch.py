@@ -572,6 +572,25 @@ def test_acknowledgements_are_answered_behind_the_wait(member: ShareMember) -> N
     assert told.acknowledged == {0: 0}
 
 
+def test_requests_are_counted(member: ShareMember) -> None:
+    member.fetch(wanted=(0, 9))
+    member.fetch({0: [(0, 0, [ACCEPT]), (0, 0, [ACCEPT])]}, wanted=())
+    member.fetch(wanted=(), forgotten=[9])
+    member.acknowledge({0: [(0, 9, [ACCEPT])]})
+    member.acknowledge(epoch=99)
+    waiting(ShareMember(member.node, "b", topic="t"))
+    member.node.loop.pass_time(1.1)
+    assert member.node.metrics() == {
+        "TotalShareFetchRequestsPerSec": 4,
+        "FailedShareFetchRequestsPerSec": 2,
+        "TotalShareAcknowledgementRequestsPerSec": 2,
+        "FailedShareAcknowledgementRequestsPerSec": 1,
+        "ExpiresPerSec": 1,
+        "ShareSessionsCount": 2,
+        "SharePartitionsCount": 2,
+    }
+
+
 # --- answers that can't be given ---------------------------------------------------------------
 
 

@@ -43,11 +43,23 @@ def compiled(name: str, classpath: str) -> Path:
     return _built(name, lambda target: _run([*command, "-d", str(target), *sources]))
 
 
+def java_lines(name: str, program: str, *arguments: str) -> list[str]:
+    """Return the lines that the Java program in the folder `name` prints."""
+    path = f"{compiled(name, kafka_tools.classpath())}{os.pathsep}{kafka_tools.classpath()}"
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return _run(["java", *options, "-cp", path, program, *arguments]).splitlines()
+
+
 def go(name: str, *arguments: str) -> Told:
     """Run the Go program in the folder `name`."""
+    return parse("\n".join(go_lines(name, *arguments)))
+
+
+def go_lines(name: str, *arguments: str) -> list[str]:
+    """Return the lines that the Go program in the folder `name` prints."""
     source = PROGRAMS / name
     built = _built(name, lambda target: _run(["go", "build", "-o", str(target), "."], cwd=source))
-    return parse(_run([str(built / name), *arguments]))
+    return _run([str(built / name), *arguments]).splitlines()
 
 
 def node(name: str, *arguments: str) -> Told:

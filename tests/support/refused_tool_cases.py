@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tool_cases import CONFIGS, FEATURES, QUORUM, REASSIGN, SHARE, STREAMS, TXN
+from tool_cases import CONFIGS, FEATURES, QUORUM, REASSIGN, STREAMS, TXN
 
 
 class Refused(NamedTuple):
@@ -42,7 +42,7 @@ REFUSED: dict[str, Refused] = {
         )
         for name in (
             "consumer.assignment.interval.ms=100", "consumer.assignor.offload.enable=false",
-            "share.session.timeout.ms=50000", "streams.num.standby.replicas=1",
+            "streams.num.standby.replicas=1",
         )
     },
     "set metrics": Refused(
@@ -53,25 +53,6 @@ REFUSED: dict[str, Refused] = {
         "ClientMetricsCommand", "--alter --name m --metrics org.apache. --interval 1000", 1,
         "client metrics command : resource type 16",
     ),
-    "consume in a share group": Refused(
-        "consumer.ConsoleShareConsumer", "--topic one --timeout-ms 2000 --group s", 0, "total of 0 messages"
-    ),
-    "measure a share group": Refused(
-        "ShareConsumerPerformance", "--topic one --num-records 1 --group s --timeout 2000", 1,
-        "UnsupportedVersionException: The cluster does not support the share group protocol",
-    ),
-    "verify a share consumer": Refused(
-        "VerifiableShareConsumer", "--topic one --group-id s --max-messages 5", 0, "shutdown_complete"
-    ),
-    "describe a share group": Refused(SHARE, "--describe --group s", 0, f"{UNSUPPORTED}SHARE_GROUP_DESCRIBE"),
-    "reset a share group": Refused(
-        SHARE, "--reset-offsets --group s --topic one --to-earliest --execute", 1,
-        f"{UNSUPPORTED}SHARE_GROUP_DESCRIBE",
-    ),
-    "delete offsets of a share group": Refused(
-        SHARE, "--delete-offsets --group s --topic one", 0, f"{UNSUPPORTED}DELETE_SHARE_GROUP_OFFSETS"
-    ),
-    "delete a share group": Refused(SHARE, "--delete --group s", 0, "'s' is not a share group"),
     "describe a streams group": Refused(
         STREAMS, "--describe --group s", 1, f"{UNSUPPORTED}STREAMS_GROUP_DESCRIBE"
     ),

@@ -283,6 +283,43 @@ SERVED: dict[str, Case] = {
     "states of share groups": Case(SHARE, "--list --state"),
     "all share groups": Case(SHARE, "--describe --all-groups"),
     "share groups among groups": Case("GroupsCommand", "--list --share"),
+    "choose where a share group begins": Case(
+        CONFIGS,
+        "--alter --entity-type groups --entity-name shared --add-config share.auto.offset.reset=earliest",
+    ),
+    "settings of a share group": Case(
+        CONFIGS, "--describe --entity-type groups --entity-name shared", view=in_any_order
+    ),
+    "consume in a share group": Case(
+        "consumer.ConsoleShareConsumer",
+        "--topic one --group shared --max-messages 5 --timeout-ms 30000",
+        view=in_any_order,
+    ),
+    "describe a share group": Case(SHARE, "--describe --group shared"),
+    "the state of a share group": Case(SHARE, "--describe --group shared --state"),
+    "members of a share group": Case(SHARE, "--describe --group shared --members --verbose"),
+    "a share group among share groups": Case(SHARE, "--list --state"),
+    "a share group among groups": Case("GroupsCommand", "--list --share"),
+    "reset a share group": Case(
+        SHARE, "--reset-offsets --group shared --topic one --to-earliest --execute", view=in_any_order
+    ),
+    "describe a share group that was reset": Case(SHARE, "--describe --group shared"),
+    "measure a share group": Case(
+        "ShareConsumerPerformance",
+        "--topic one --num-records 5 --group shared --timeout 30000",
+        view=found(r"^start.time.*"),
+    ),
+    "verify a share consumer": Case(
+        "VerifiableShareConsumer",
+        "--topic one --group-id verified --max-messages 5 --offset-reset-strategy earliest",
+        view=found(r'"name":"(startup_complete|offset_reset_strategy_set|shutdown_\w+)"'),
+    ),
+    "delete offsets of a share group": Case(
+        SHARE, "--delete-offsets --group shared --topic one --topic missing", view=in_any_order
+    ),
+    "delete share groups": Case(SHARE, "--delete --group shared --group verified", view=in_any_order),
+    "delete a missing share group": Case(SHARE, "--delete --group missing"),
+    "describe a missing share group": Case(SHARE, "--describe --group missing"),
     "streams groups": Case(STREAMS, "--list"),
     "all streams groups": Case(STREAMS, "--describe --all-groups"),
     "streams groups among groups": Case("GroupsCommand", "--list --streams"),
@@ -360,7 +397,7 @@ SERVED: dict[str, Case] = {
     "features": Case(
         FEATURES,
         "--bootstrap-server AT describe",
-        view=without(r"^Feature: (share|streams)\.version.*\n|Epoch: \d+"),
+        view=without(r"^Feature: streams\.version.*\n|Epoch: \d+"),
     ),
     "features of a release": Case(FEATURES, "--bootstrap-server AT version-mapping --release-version 4.4"),
     "status of the quorum": Case(QUORUM, "--bootstrap-server AT describe --status", view=found(r"^\w+:")),

@@ -17,6 +17,7 @@ from stores import values
 import segstore
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.producer.config import ProducerConfig
+from segstore.client.share.config import ShareConsumerConfig
 from segstore.config import StoreConfig, TopicConfig
 from segstore.errors import ConfigError
 from segstore.server.settings import ServerConfig
@@ -30,6 +31,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "store": (StoreConfig, "config/__init__.py"),
     "producer": (ProducerConfig, "client/producer/config.py"),
     "consumer": (ConsumerConfig, "client/consumer/config.py"),
+    "share consumer": (ShareConsumerConfig, "client/share/config.py"),
     "server": (ServerConfig, "server/settings.py"),
     "Spark's source": (SourceOptions, "spark/options.py"),
     "Spark's sink": (SinkOptions, "spark/sink_options.py"),
@@ -37,6 +39,8 @@ KINDS: dict[str, tuple[type, str]] = {
 # What a setting is read through: a property that has its name, or a name that is put together.
 THROUGH = {
     "segment_ms": "max_segment_ms",
+    "share_acknowledgement_mode": "is_explicit",
+    "share_acquire_mode": "is_strict",
     **{f"compression_{codec}_level": "'compression_" for codec in ("gzip", "lz4", "zstd")},
 }
 # One value only, by reason.
@@ -48,6 +52,7 @@ ONE_VALUE: dict[tuple[str, str], tuple[Any, str]] = {
     ),
     ("producer", "allow_auto_create_topics"): (True, "topics are made by Store.create_topic"),
     ("consumer", "allow_auto_create_topics"): (True, "topics are made by Store.create_topic"),
+    ("share consumer", "allow_auto_create_topics"): (True, "topics are made by Store.create_topic"),
     ("server", "ssl_keystore_type"): ("JKS", "one of PEM"),
     ("server", "ssl_truststore_type"): ("JKS", "one of PEM"),
 }

@@ -17,17 +17,22 @@ from segstore.client.consumer.settings import ConsumerSettings
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.settings import ProducerSettings
 from segstore.client.settings import StoreClientSettings
+from segstore.client.share.config import ShareConsumerConfig
+from segstore.client.share.settings import ShareConsumerSettings
 from segstore.config.settings import options
 
 KINDS: dict[str, tuple[type[StoreClientSettings], Any]] = {
     "producer": (ProducerConfig, ProducerSettings),
     "consumer": (ConsumerConfig, ConsumerSettings),
+    "share consumer": (ShareConsumerConfig, ShareConsumerSettings),
 }
 CLIENTS = {
     segstore.Producer: "ProducerSettings",
     segstore.AsyncProducer: "ProducerSettings",
     segstore.Consumer: "ConsumerSettings",
     segstore.AsyncConsumer: "ConsumerSettings",
+    segstore.ShareConsumer: "ShareConsumerSettings",
+    segstore.AsyncShareConsumer: "ShareConsumerSettings",
 }
 
 
@@ -63,6 +68,8 @@ WORDS: dict[str, tuple[type[StoreClientSettings], Any, str]] = {
     "compression_type": (ProducerConfig, ProducerSettings, "compression_type"),
     "auto_offset_reset": (ConsumerConfig, ConsumerSettings, "auto_offset_reset"),
     "isolation_level": (ConsumerConfig, ConsumerSettings, "isolation_level"),
+    "mode": (ShareConsumerConfig, ShareConsumerSettings, "share_acknowledgement_mode"),
+    "acquire mode": (ShareConsumerConfig, ShareConsumerSettings, "share_acquire_mode"),
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,9 +27,15 @@ from segstore.names import check_topic, topic_id_of
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.meta.topics import find_topic
 
+if TYPE_CHECKING:
+    from segstore.cli.places.queues import ClusterQueue, QueueTerms
+
 PORT = 9092
 _LOW_64 = (1 << 64) - 1
-_REFUSED = {"groups delete --topic": NO_SINGLE_OFFSETS}
+_REFUSED = {
+    "groups delete --topic": NO_SINGLE_OFFSETS,
+    "consume --mode record-limit": "librdkafka's share consumer acquires whole batches only",
+}
 """What commands offer with --store alone, with why and what else may be done."""
 
 
@@ -188,6 +194,11 @@ class Cluster:
         for number in partitions:
             find_topic(self._topics, topic, number)
         return ClusterReading(self._client, topic, partitions, isolation_level)
+
+    def queue(self, terms: QueueTerms) -> ClusterQueue:
+        from segstore.cli.places.queues import ClusterQueue
+
+        return ClusterQueue(self._client, terms)
 
     def groups(self) -> ClusterGroups:
         return ClusterGroups(self._client, self._topics)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from segstore.cli.places.of_cluster import ClusterAt
     from segstore.cli.places.place import Place
+    from segstore.cli.places.queues import QueueTerms, StoreQueue
     from segstore.coordinator.group.admin import Groups
     from segstore.records import Records
 
@@ -198,6 +199,11 @@ class StorePlace:
 
     def reading(self, topic: str, partitions: Sequence[int], isolation_level: str) -> StoreReading:
         return StoreReading(self._store, topic, partitions, isolation_level)
+
+    def queue(self, terms: QueueTerms) -> StoreQueue:
+        from segstore.cli.places.queues import StoreQueue
+
+        return StoreQueue(self._store, terms)
 
     def groups(self) -> Groups:
         from segstore.coordinator.group.admin import Groups

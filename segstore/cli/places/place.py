@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from segstore.cli.places.queues import QueueRecord, QueueTerms
     from segstore.coordinator.group.admin import Log, Moved, Reset
     from segstore.coordinator.group.descriptions import GroupDescription, GroupListing
     from segstore.coordinator.structs import TopicPartition
@@ -78,6 +79,9 @@ class Place(Protocol):
     def reading(self, topic: str, partitions: Sequence[int], isolation_level: str) -> Reading:
         """Return what reads these partitions, in their order."""
 
+    def queue(self, terms: QueueTerms) -> Queue:
+        """Return what takes records of a topic for a share group."""
+
     def groups(self) -> Groups:
         """Return the consumer groups."""
 
@@ -136,6 +140,23 @@ class Reading(Protocol):
 
     def follow(self) -> Iterator[tuple[int, Batch]]:
         """Yield the records after those of `drain`, as they come, without end."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
+
+
+class Queue(Protocol):
+    """Takes records for a share group. It is a context manager: at its end records that were not acknowledged
+    are released.
+    """
+
+    def poll(self, timeout_ms: int | None, most: int | None) -> Sequence[QueueRecord]:
+        """Return some records, `most` at most, that are there now or come within the time, None for no
+        limits; nothing once that is over.
+        """
+
+    def acknowledge(self) -> None:
+        """Acknowledge the records of the last poll. Raises SegstoreError if that fails."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...

@@ -100,11 +100,6 @@ class ShareConsumerConfig(StoreClientSettings):
     metrics_sample_window_ms: int = whole(30_000, 1, MAX_INT, "ms", "how long a window is")
     metric_group_prefix: str = text("consumer", "what names of groups of metrics begin with")
 
-    def conflict(self) -> str | None:
-        if not self.group_id:
-            return "group_id='': a share consumer is a member of a share group, which must be named"
-        return None
-
     @property
     def is_explicit(self) -> bool:
         """Return whether the application acknowledges each record."""

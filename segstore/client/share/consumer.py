@@ -86,8 +86,8 @@ class ShareConsumer:
     """The default of each setting by name."""
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
-        """Raises ConfigError, InvalidTypeError, UnknownTopicOrPartitionError; ReadOnlyError over a store
-        opened "r", IllegalStateError in a guest of a shared store.
+        """Raises ConfigError, InvalidGroupIdError, InvalidTypeError, UnknownTopicOrPartitionError;
+        ReadOnlyError over a store opened "r", IllegalStateError in a guest of a shared store.
         """
         if not isinstance(store, Store):
             raise InvalidTypeError(
@@ -605,9 +605,7 @@ def _other_way(store: Store) -> str:
         address = store._context.files.lock_address(names.below(store.path, names.LOCK))
     if address:
         return f"join the group with a Kafka client at {address}, where that process serves it"
-    return (
-        'open it with "rw" if no other process does, or join the group with a Kafka client by segstore serve'
-    )
+    return 'open it with "rw" if no other process does, or join with a Kafka client by segstore serve'
 
 
 def span(timeout_ms: Any) -> float:

@@ -99,7 +99,8 @@ class ShareBell:
 
     def __init__(self, wait: ShareWait, coordinator: ShareCoordinator, group: str) -> None:
         self._wait = weakref.ref(wait)
-        self._waiter: ShareWaiter = coordinator.on_available(group, self._ring)
+        self._waiter: ShareWaiter | None = None  # as an interrupt leaves it
+        self._waiter = coordinator.on_available(group, self._ring)
 
     def _ring(self) -> None:
         wait = self._wait()
@@ -110,4 +111,5 @@ class ShareBell:
 
     def cancel(self) -> None:
         """Be called no more."""
-        self._waiter.cancel()
+        if self._waiter is not None:
+            self._waiter.cancel()

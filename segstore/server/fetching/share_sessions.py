@@ -33,8 +33,9 @@ class WireSessions:
 
     @property
     def partitions(self) -> int:
-        """Return the number of partitions of all sessions (Kafka: SharePartitionsCount)."""
-        return self._sessions.partitions()
+        """Return the number of partitions of all sessions (Kafka: SharePartitionsCount). For any thread."""
+        groups = list(self._by_group.values())  # copies: the loop's thread may change them
+        return sum(len(session) for of_group in groups for session in list(of_group))
 
     def is_current(self, session: WireSession) -> bool:
         """Return whether a session has neither ended nor been replaced."""

@@ -32,7 +32,7 @@ def share_acknowledge(node: Node, request: Request) -> Any:
         return _Response(error_code=Code.UNSUPPORTED_VERSION)
     if is_unnamed(request.body):
         return _Response(error_code=Code.INVALID_REQUEST)
-    return with_share_fetches(node, request, lambda fetches: _begin(fetches, request))
+    return with_share_fetches(node, request, _begin)
 
 
 def _begin(fetches: ShareFetches, request: Request) -> Any:

@@ -303,7 +303,7 @@ def share_fetch(node: Node, request: Request) -> Any:
     has_mode = request.version < _MODE_SINCE or body.share_acquire_mode in AcquireMode._value2member_map_
     if is_unnamed(body) or not has_mode or (renews(request) and wants):
         return _Response(error_code=Code.INVALID_REQUEST)
-    return with_share_fetches(node, request, lambda fetches: _begin(fetches, request))
+    return with_share_fetches(node, request, _begin)
 
 
 HANDLERS = {Api.SHARE_FETCH: share_fetch}

@@ -7,7 +7,7 @@ logs and write states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from segstore.coordinator.group_settings import group_settings
@@ -20,6 +20,7 @@ from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.fetching.share_purgatory import ParkedShareFetch, ShareWaits
+from segstore.server.fetching.share_rates import ShareRates
 from segstore.server.fetching.share_sessions import WirePartition, WireSession, WireSessions
 from segstore.server.logs import Logs
 from segstore.server.node import Node
@@ -43,9 +44,25 @@ class ShareFetches:
         most = node.store._writer().config.group_share_max_share_sessions
         self.sessions = WireSessions(most, self._ended)
         self.waits = ShareWaits(node.loop, self._fetches.purgatory, node.part(Logs))
+        self._rates = ShareRates()
         self._parked: dict[WireSession, ParkedShareFetch] = {}
         self._granted: dict[WireSession, set[WirePartition]] = {}
         group_settings(node.store).set_share_version(node.config.share_version)
+
+    def counted(self, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
+        """Begin a request, which is counted."""
+        return self._rates.counted(request, lambda request: begin(self, request))
+
+    def metrics(self) -> dict[str, float]:
+        """Return counts of all time, and the sessions that there are now, by Kafka's names. May be called in
+        any thread.
+        """
+        return {
+            **self._rates.values(),
+            "ExpiresPerSec": self.waits.expired,
+            "ShareSessionsCount": len(self.sessions),
+            "SharePartitionsCount": self.sessions.partitions,
+        }
 
     def throttle_of(self, request: Request) -> Throttle:
         """Return the throttle of a client's fetches."""
@@ -66,7 +83,7 @@ class ShareFetches:
             return {}
         wanted = {text_of(key): some for key, some in batches.items()}
         errors = self.coordinator.acknowledge(session.group, session.member, wanted)
-        granted = self._granted.get(session, frozenset())
+        granted: Collection[WirePartition] = self._granted.get(session, ())
         return {key: _told(errors[text_of(key)], key in granted) for key in batches}
 
     def release(self, session: WireSession) -> None:
@@ -129,10 +146,10 @@ def _told(error: SegstoreError | None, was_granted: bool) -> Told:
     return told_of(error)
 
 
-def with_share_fetches(node: Node, request: Request, begin: Callable[[ShareFetches], Any]) -> Any:
+def with_share_fetches(node: Node, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
     """Answer a request by `begin`. The store's share coordinator is made before, in a worker thread."""
     if existing(node.store, ShareCoordinator) is not None:
-        return begin(node.part(ShareFetches))
+        return node.part(ShareFetches).counted(request, begin)
 
     def done(result: object) -> None:
         if isinstance(result, SegstoreError):
@@ -140,7 +157,7 @@ def with_share_fetches(node: Node, request: Request, begin: Callable[[ShareFetch
             request.answer(kind(error_code=coordinator_code(result), error_message=str(result)))
         elif isinstance(result, BaseException):
             fail(request, result)
-        elif (answer := begin(node.part(ShareFetches))) is not LATER:
+        elif (answer := node.part(ShareFetches).counted(request, begin)) is not LATER:
             request.answer(answer)
 
     return work(node, request, lambda: shared(node.store, ShareCoordinator), done, waits=True)

@@ -34,6 +34,8 @@ _DescribedTopic = _Described.DescribeShareGroupOffsetsResponseTopic
 _Offset = _Described.DescribeShareGroupOffsetsResponsePartition
 _Altered = structs("AlterShareGroupOffsetsResponse")
 _Deleted = structs("DeleteShareGroupOffsetsResponse")
+_NOT_HERE = "This server does not host this topic-partition."
+_NOT_KEPT = "There is no offset information to delete."
 
 
 # --- DescribeShareGroupOffsets ---------------------------------------------------------------------
@@ -192,7 +194,10 @@ def _deleted(store: Store, body: Any) -> Any:
 
 
 def _deleted_row(name: str, info: TopicInfo | None, error: SegstoreError | None) -> Any:
+    """Return the answer of a topic; a broker has these words for both of the reasons why nothing is there."""
     code, why = _told(error)
+    if code is Code.UNKNOWN_TOPIC_OR_PARTITION:
+        why = _NOT_HERE if info is None else _NOT_KEPT
     return _Deleted.DeleteShareGroupOffsetsResponseTopic(
         topic_name=name, topic_id=_id_of(info), error_code=code, error_message=why
     )

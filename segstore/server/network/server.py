@@ -6,6 +6,7 @@ Nothing is on disk but what clients have the store write. Threads: any may use a
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -282,6 +283,19 @@ class Server(Closing):
     def bootstrap_servers(self) -> str:
         """Return what clients connect to, as their setting of that name takes it: "HOST:PORT"."""
         return address_text(self._node.endpoint)
+
+    def metrics(self) -> dict[str, float]:
+        """Return what the server has counted since its start, by Kafka's names, of all listeners together:
+        requests of share groups' members and those with an error (`TotalShareFetchRequestsPerSec`,
+        `FailedShareFetchRequestsPerSec`, `TotalShareAcknowledgementRequestsPerSec`,
+        `FailedShareAcknowledgementRequestsPerSec`), fetches whose wait ended without records
+        (`ExpiresPerSec`), and how many share sessions there are now, and partitions in these
+        (`ShareSessionsCount`, `SharePartitionsCount`). It is empty before the first request of a share group.
+        """
+        total: Counter[str] = Counter()
+        for node in (self._node, *(node for node, _, _ in self._others)):
+            total.update(node.metrics())
+        return dict(total)
 
     def close(self, timeout: float | None = None) -> None:
         """Take no more connections, answer the requests that have come, and end. A second call does nothing.

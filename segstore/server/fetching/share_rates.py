@@ -1,0 +1,55 @@
+"""`ShareRates`: the requests of share groups' members to a server, under Kafka's names (Kafka:
+BrokerTopicMetrics).
+
+Nothing is on disk. Threads: counted in the loop's, read in any.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from segstore.server.apis import Api
+from segstore.server.request import LATER, Request
+
+_NAMES = {Api.SHARE_FETCH: "ShareFetch", Api.SHARE_ACKNOWLEDGE: "ShareAcknowledgement"}
+
+
+class ShareRates:
+    """Counts requests, and those with an error, of the whole or of a partition."""
+
+    def __init__(self) -> None:
+        self._total: Counter[Api] = Counter()
+        self._failed: Counter[Api] = Counter()
+
+    def counted(self, request: Request, begin: Callable[[Request], Any]) -> Any:
+        """Begin a request, and count it and its answer, which may come later."""
+        self._total[request.api] += 1
+        answer = request.answer
+
+        def told(body: Any) -> None:
+            self._failed[request.api] += _has_error(body)
+            answer(body)
+
+        request.answer = told
+        body = begin(request)
+        if body is not LATER:
+            self._failed[request.api] += _has_error(body)
+        return body
+
+    def values(self) -> dict[str, float]:
+        """Return the counts of all time by Kafka's names."""
+        found: dict[str, float] = {}
+        for api, name in _NAMES.items():
+            found[f"Total{name}RequestsPerSec"] = self._total[api]
+            found[f"Failed{name}RequestsPerSec"] = self._failed[api]
+        return found
+
+
+def _has_error(body: Any) -> bool:
+    return bool(body.error_code) or any(
+        row.error_code or getattr(row, "acknowledge_error_code", 0)
+        for topic in body.responses
+        for row in topic.partitions
+    )
