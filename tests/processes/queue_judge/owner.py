@@ -89,6 +89,7 @@ class Owner:
         for tp, records in polled.items():
             rows = [(each.offset, each.delivery_count, each.value.decode()) for each in records]
             self.tell(Got("sleeper", tuple(tp), rows, now()))  # type: ignore[arg-type]
+        sleeper.unsubscribe()  # its partitions are for others, its locks stay
         return sleeper
 
     def _run(self, work: list[tuple[str, Callable[[], None]]]) -> None:
@@ -124,7 +125,7 @@ class Owner:
                 if leader is None:
                     found.append(f"{topic}-{number} is not led; it ends at {end}")
                 elif leader.core.lag(end) or leader.core.in_flight():
-                    runs = ", ".join(map(str, leader.core.runs()[:5]))
+                    runs = [run.values() for run in leader.core.runs()[:5]]
                     found.append(f"{topic}-{number}: {leader.core.start} of {end}: {runs}")
         return found
 
