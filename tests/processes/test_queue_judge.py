@@ -2,7 +2,7 @@
 consumers hold one at a time, and counts deliveries up to its limit, but for one a crash, whatever becomes of
 consumers, connections, topics, clocks and the process that has the store (Q12).
 
-`python -m queue_judge` has long runs. A coordinator with a defect does not pass.
+`make queue-judge` has 1,000 rounds. A coordinator with a defect does not pass.
 """
 
 from __future__ import annotations
