@@ -175,7 +175,14 @@ class _Life:
         return body
 
     def _take(self, key: tuple[bytes, int], row: Any) -> list[int]:
-        """Note the acquired records of an answer; return their offsets, those without a record too."""
+        """Note the acquired records of an answer; return their offsets, those without a record too. Runs must
+        rise, and lie within the batches that were sent.
+        """
+        batches = decode_batches(bytes(row.records))
+        ends = [end for each in row.acquired_records for end in (each.first_offset, each.last_offset)]
+        assert ends == sorted(ends), ends
+        assert batches[0].base_offset <= ends[0], (batches[0], ends)
+        assert ends[-1] <= batches[-1].base_offset + batches[-1].last_offset_delta, (batches[-1], ends)
         counts = {
             offset: each.delivery_count
             for each in row.acquired_records
@@ -184,7 +191,7 @@ class _Life:
         held = self.values[key]
         for offset in counts:
             held.pop(offset, None)
-        for batch in decode_batches(bytes(row.records)):
+        for batch in batches:
             if batch.attributes & _CONTROL:
                 continue
             for record in batch.records:
