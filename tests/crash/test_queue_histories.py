@@ -187,6 +187,7 @@ SENT: dict[str, tuple[list[Event], list[tuple[int, str | None]], str]] = {
     "at the limit": (AT_THE_LIMIT, [(3, "v")], ""),
     "none at the limit": (AT_THE_LIMIT, [], "no dead letter"),
     "accepted": (ACCEPTED, [(1, "v")], "accepted, and a dead letter"),
+    "accepted too late": ([*AT_THE_LIMIT, *ack(4.5, ACCEPT)], [(3, "v")], ""),
 }
 
 

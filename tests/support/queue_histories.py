@@ -161,17 +161,21 @@ class Terms(NamedTuple):
 class Hold:
     """One offset that one grant has acquired. `over` is the time before which the lock has certainly not
     ended: the end of its duration, or the begin of what ended it. `kind` is the acknowledgement that ended
-    it, `durable` the time at which this was answered, None if it was not.
+    it, `durable` the time at which this was answered, None if it was not. One that `is_late` may have come
+    behind the lock's end: what is below the group's start then is answered well, without effect.
     """
 
-    __slots__ = ("began", "count", "durable", "ended", "is_back", "kind", "life", "lock_s", "member", "over")
+    __slots__ = (
+        *("began", "count", "durable", "ended", "is_back", "is_late", "kind", "life", "lock_s", "member"),
+        "over",
+    )
 
     def __init__(self, grant: Granted, count: int) -> None:
         self.life, self.member, self.count = grant.life, grant.member, count
         self.began, self.ended = grant.began, grant.ended
         self.lock_s = grant.lock_ms / 1000
         self.over = grant.began + self.lock_s
-        self.is_back = False
+        self.is_back = self.is_late = False
         self.kind: int | None = None
         self.durable: float | None = None
 
@@ -268,7 +272,7 @@ class QueueHistory:
             return
         if hold.durable is not None:  # once more, without effect
             return
-        hold.kind, hold.over = kind, min(hold.over, event.began)
+        hold.kind, hold.is_late, hold.over = kind, event.began >= hold.over, min(hold.over, event.began)
         if answer is not None:
             hold.durable = answer.ended
             self.counts[("gaps", "accepted", "released", "rejected")[kind]] += 1
@@ -360,7 +364,7 @@ class QueueHistory:
         )
         if self.terms.has_letters and is_due and not found:
             yield f"no dead letter: {part} {offset}: {hold}"
-        if hold.is_done and hold.kind == ACCEPT and found:
+        if hold.is_done and hold.kind == ACCEPT and not hold.is_late and found:
             yield f"accepted, and a dead letter: {part} {offset}: {hold}"
         value = self.left.log[part].get(offset) if self.terms.copies else None
         for count, copy in found:
