@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from .owner import Owner
 
 BATCH = (1, 1, 3, 10, 40)
-HOUR_MS = 3_600_000
+STEP_MS = 600_000
+"""Less than message.timestamp.after.max.ms: a step back may come between a record's time and its append."""
 
 
 class SteppedClock:
@@ -117,7 +118,7 @@ class Changes:
         return f"{topic} has {there}"
 
     def _step(self) -> str:
-        self.owner.clock.step += self.rng.choice((-2, -1, 1, 2)) * HOUR_MS
+        self.owner.clock.step += self.rng.choice((-2, -1, 1, 2)) * STEP_MS
         return str(self.owner.clock.step)
 
     def _limit(self) -> str:

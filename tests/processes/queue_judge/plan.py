@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-ANY_TIME = {"message.timestamp.after.max.ms": 1 << 40}
-"""Records are accepted though the clock was set back."""
 GROUP, LETTERS = "workers", "dlq.workers"
 TOPICS: dict[str, dict[str, Any]] = {
-    "t": {**ANY_TIME, "segment.bytes": 20_000},
-    "short": {**ANY_TIME, "segment.bytes": 3_000, "retention.bytes": 9_000, "file.delete.delay.ms": 0},
+    "t": {"segment.bytes": 20_000},
+    "short": {"segment.bytes": 3_000, "retention.bytes": 9_000, "file.delete.delay.ms": 0},
     "keys": {
-        **ANY_TIME,
         "segment.bytes": 3_000,
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": 0,
