@@ -211,6 +211,10 @@ groups: $(VENV)/.built  ## groups whose members pause, vanish and die, judged by
 wire-storm: $(VENV)/.built  ## clients of three libraries against `segstore serve`, with kills, pauses, cut connections, for SECONDS=600 (ARGS="--first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m wire_storm --seconds $(SECONDS) $(ARGS)
 
+queue-judge: ROUNDS = 1000
+queue-judge: $(VENV)/.built  ## rounds of a share group whose consumers, connections and store fail, ROUNDS=1000 (ARGS="--first seed")
+	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m queue_judge --rounds $(ROUNDS) $(ARGS)
+
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
 	cd tests/models && $(HELPERS) ../../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
 

@@ -1,0 +1,3 @@
+"""Runs rounds of one share group, whose consumers, server and connections fail, and judges what all were
+told: see `__main__`.
+"""
