@@ -327,7 +327,7 @@ class StoreConfig(ShareGroupSettings):
         2, 1, 32_767, "replicas", "min.insync.replicas of __share_group_state, when it is made"
     )
     share_coordinator_state_topic_num_partitions: int = whole(
-        50, 1, 100_000, "partitions", "of __share_group_state, when it is made"
+        1, 1, 100_000, "partitions", "of __share_group_state, when it is made; 50 in Kafka"
     )
     share_coordinator_state_topic_prune_interval_ms: int = whole(
         300_000, 1, MAX_INT, "ms", "how often what is not needed any more of __share_group_state is deleted"
