@@ -19,7 +19,7 @@ from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.topic import check_group, check_partition
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
-from segstore.errors import InvalidArgumentError, InvalidTypeError, SegstoreError
+from segstore.errors import InvalidArgumentError, InvalidTypeError, SegstoreError, copy_of
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.meta.topics import find_topic
 
@@ -296,4 +296,4 @@ class Groups(Looking):
 def _raise_first(errors: Iterable[SegstoreError | None]) -> None:
     for error in errors:
         if error is not None:
-            raise error
+            raise copy_of(error)

@@ -32,12 +32,14 @@ from segstore.errors import (
     OffsetNotAvailableError,
     SegstoreError,
     UnknownTopicOrPartitionError,
+    copy_of,
 )
 from segstore.integers import INT64_MAX
 from segstore.logger import Logger
 from segstore.mutex import BoundedLock, Mutex
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
+from segstore.weak_values import WeakValues
 
 T = TypeVar("T")
 IDLE_MS = 60_000
@@ -174,7 +176,7 @@ class ShareLeaders:
         self._metrics, self._redo = metrics, redo
         self._lock = Mutex()
         self._leaders: dict[tuple[str, str, int], ShareLeader] = {}
-        self._loads: weakref.WeakValueDictionary[ShareKey, _Load] = weakref.WeakValueDictionary()
+        self._loads: WeakValues[ShareKey, _Load] = WeakValues()
         self._by_id: tuple[object, dict[str, str]] = (None, {})
 
     def all(self) -> list[ShareLeader]:
@@ -197,7 +199,9 @@ class ShareLeaders:
         if found is not None:
             return found
         with self._lock:
-            load = self._loads.get(key) or self._loads.setdefault(key, _Load(key))
+            load = self._loads.get(key)
+            if load is None:
+                load = self._loads[key] = _Load(key)
         with load.lock:
             return self.get(*key) or self._put(self._loaded(key))
 
@@ -255,7 +259,7 @@ class ShareLeaders:
         update = Update(leader.state_epoch, leader.leader_epoch, write.start, write.complete, write.batches)
         error = self._states.write({leader.key: update})[leader.key]
         if error is not None:
-            raise error
+            raise copy_of(error)
         leader.core.written(write.token, True, self._clock(), limits)
 
     def _reset(self, source: PartitionLog, reset: AutoReset) -> int:
