@@ -11,8 +11,9 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,7 +43,7 @@ from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.topic import check_group
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
 from segstore.coordinator.retriable import BACKOFF_MS, LOADING, back_off
-from segstore.coordinator.share.core.values import AckBatch, AcknowledgeType
+from segstore.coordinator.share.core.values import AcknowledgeType
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
@@ -105,9 +106,12 @@ class ShareConsumer:
         self._fetcher = ShareFetcher(
             self._coordinator, self._membership.member_id, config, self._metrics, throttle
         )
-        self._acks = Acknowledgements(
-            self._acknowledge, lambda: self._coordinator.lock_timeout_ms(config.group_id)
+        # No bound methods of this object: it ends with its last reference, and so does its membership.
+        self._acknowledge = partial(
+            self._coordinator.acknowledge, config.group_id, self._membership.member_id
         )
+        lock_ms = partial(self._coordinator.lock_timeout_ms, config.group_id)
+        self._acks = Acknowledgements(self._acknowledge, lock_ms)
         parts = config.key_deserializer, config.value_deserializer
         self._deliveries = Deliveries(Deserializers(*map(deserialize_with, parts)))
         self._wait = ShareWait(store)
@@ -433,9 +437,6 @@ class ShareConsumer:
         if found:
             self._metrics.acknowledged(acks.sent - sent, acks.failed - failed)
         return found
-
-    def _acknowledge(self, acks: Mapping[At, Sequence[AckBatch]]) -> Mapping[At, SegstoreError | None]:
-        return self._coordinator.acknowledge(self.config.group_id, self._membership.member_id, acks)
 
     # --- for AsyncShareConsumer --------------------------------------------------------------------
 
