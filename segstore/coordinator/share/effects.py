@@ -8,7 +8,7 @@ become of these is in the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -62,35 +62,37 @@ class ShareEffects:
         self._leaders, self._waiters, self._timer, self._letters = leaders, waiters, timer, letters
 
     def settle(self, turn: ShareTurn) -> Failures:
-        """Do all that the outcomes of a turn ask for, of which one of each share partition may have a write,
-        and then what follows from it; return the errors of these writes, by share partition. The writes are
-        one call of the log. The caller abandons the turn if this is interrupted.
+        """Do all that the outcomes of a turn ask for, and then what follows from it; return the errors of the
+        writes, the first of each share partition. Writes are one call of the log, but for a second one of a
+        share partition. The caller abandons the turn if this is interrupted.
         """
         found: Failures = {}
         while turn.due:
             turn.under_way, turn.due = turn.due, []
-            writing: list[tuple[ShareLeader, StateWrite]] = []
+            writing: dict[ShareKey, tuple[ShareLeader, StateWrite]] = {}
             for leader, (write, wakes, letters) in turn.under_way:
                 if wakes:
                     self._waiters.wake(leader.key.group)
                 if letters:
                     self._letters(leader, letters)
-                if write is not None:
-                    writing.append((leader, write))
+                if write is not None and leader.key in writing:
+                    turn.due.append((leader, Outcome(write)))
+                elif write is not None:
+                    writing[leader.key] = leader, write
             if writing:
                 self._write(turn, writing, found)
             turn.under_way = []
         return found
 
     def _write(
-        self, turn: ShareTurn, writing: Sequence[tuple[ShareLeader, StateWrite]], failures: Failures
+        self, turn: ShareTurn, writing: Mapping[ShareKey, tuple[ShareLeader, StateWrite]], failures: Failures
     ) -> None:
         """Write states, and report to the share partitions; what is due after that is added to the turn."""
-        results = self._states.write({leader.key: _update(leader, write) for leader, write in writing})
-        for leader, write in writing:
-            error = self._end(turn, leader, write.token, results[leader.key])
+        results = self._states.write({key: _update(*wanted) for key, wanted in writing.items()})
+        for key, (leader, write) in writing.items():
+            error = self._end(turn, leader, write.token, results[key])
             if error is not None:
-                failures.setdefault(leader.key, error)
+                failures.setdefault(key, error)
 
     def _end(
         self, turn: ShareTurn, leader: ShareLeader, token: int, error: SegstoreError | None

@@ -196,14 +196,23 @@ class ShareFetch:
     # --- take ----------------------------------------------------------------------------------
 
     def _take(self, fetch: _Fetch, max_bytes: int) -> None:
-        """Read a partition's log, and acquire what can be acquired."""
-        leader = fetch.leader
+        """Read a partition's log, and acquire what can be acquired. Where all that was read is archived, as
+        of aborted transactions, the next records are read.
+        """
+        leader, at = fetch.leader, -1
+        following: _Fetch | None = fetch
         try:
-            read = self._read(fetch, max_bytes)
-            if read is not None:
-                self._grant(fetch, read)
+            while following is not None and following.offset > at:
+                at = following.offset
+                read = self._read(following, max_bytes)
+                if read is None or self._grant(following, read):
+                    return
+                following = self._begin(leader)
         except SegstoreError as error:
             self._failed.append(Acquisition(leader.key.topic_id, leader.key.partition, error))
+        finally:
+            if following is not None:
+                self._release(following)
 
     def _read(self, fetch: _Fetch, max_bytes: int) -> BatchesRead | None:
         leader, source = fetch.leader, fetch.leader.log
@@ -227,7 +236,8 @@ class ShareFetch:
             leader.in_large_batches = read.are_large
         return read
 
-    def _grant(self, fetch: _Fetch, read: BatchesRead) -> None:
+    def _grant(self, fetch: _Fetch, read: BatchesRead) -> bool:
+        """Acquire records that were read; return whether there were some."""
         leader, terms, limits = fetch.leader, self._terms, self._limits
 
         def grant(core: SharePartition) -> tuple[Grant, bool]:
@@ -242,6 +252,7 @@ class ShareFetch:
         if acquired:
             self._effects.plan(leader)
             self._found.append(self._acquisition(leader, token, acquired, read))
+        return bool(acquired)
 
     def _acquisition(
         self, leader: ShareLeader, token: int, acquired: tuple[Acquired, ...], read: BatchesRead

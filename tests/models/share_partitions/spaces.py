@@ -43,6 +43,8 @@ SPACES: dict[str, tuple[Bounds, int]] = {
     "4 offsets, two members, limit 3": (ALL._replace(deliveries=3), 368_865),
     "4 offsets, two members, record limit": (ALL._replace(mode=STRICT), 64_089),
     "3 offsets, a crash": (SMALL._replace(crashes=1), 66_276),
+    "3 offsets, a crash, record limit": (Bounds((3,), crashes=1, mode=STRICT), 86_729),
+    "a crash, a failed write, the log's start moves": (TINY._replace(failures=1, crashes=1, moves=1), 41_097),
     "a crash, a failed write, dead letters": (
         TINY._replace(failures=1, crashes=1, dead_letters=True, rejects=True),
         92_080,
@@ -51,6 +53,10 @@ SPACES: dict[str, tuple[Bounds, int]] = {
     "an answer is lost, a failed write": (SMALL._replace(lost=1, failures=1), 72_407),
     "a session ends, a failed write, a crash": (TINY._replace(sessions=1, failures=1, crashes=1), 34_338),
     "renewals, a failed write": (SMALL._replace(renewals=1, failures=1, lock=2), 106_841),
+    "beginning at the end, three batches": (
+        Bounds((1, 1, 1), 1, latest=True, crashes=1, failures=1),
+        38_734,
+    ),
 }
 """Name to the bounds, and the states that there are. A whole space of 4 offsets, two members, a failed write,
 a crash and a move of the log's start has more than 10^7: these are its faces.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from groups import Monotonic
 from share_stores import ACCEPT, LOCK_MS, REJECT, RELEASE, RENEW, ShareStore, filled
 from waiting import until
 
+from segstore.coordinator.group_settings import group_settings
+from segstore.coordinator.share.core.partition import SharePartition
+from segstore.coordinator.share.core.values import AckBatch
+from segstore.coordinator.share.partitions import ShareTurn
 from segstore.errors import InvalidRecordStateError, SegstoreError, StorageError
 
 FULL = OSError(28, "No space left on device")
@@ -115,6 +120,22 @@ def test_q33_while_a_write_is_under_way_nobody_else_gets_the_records(
         thread.join()
         assert answers == [None]
         assert group.runs(member="n") == [(0, 1, 2)]
+
+
+def test_two_writes_of_a_share_partition_in_one_turn_are_both_made(store_dir: Path) -> None:
+    with filled(store_dir, 4) as group:
+        group.runs()
+        (leader,) = group.share._leaders.all()
+        limits = group_settings(group.store).share_limits("g")
+        turn = ShareTurn()
+        for first in (0, 2):
+            acks = [AckBatch(first, first + 1, (ACCEPT,))]
+            leader.change(
+                turn, partial(SharePartition.acknowledge, member="m", batches=acks, now=0, limits=limits)
+            )
+        assert group.share._effects.settle(turn) == {}
+        assert group.durable() == (0, [(0, 3, 2, 1)])
+        assert group.start() == 4
 
 
 def test_q36_locks_run_out_in_memory_first_and_a_failure_takes_nothing_back(store_dir: Path) -> None:

@@ -146,6 +146,22 @@ def test_s8_q44_read_committed_grants_no_aborted_records(store_dir: Path) -> Non
         assert group.start() >= 12
 
 
+def test_q44_a_fetch_goes_on_behind_aborted_records(store_dir: Path) -> None:
+    """A record is held at the start, which does not move; the next reads have aborted records alone."""
+    with filled(store_dir, 1) as group:
+        group.alter(share_isolation_level="read_committed")
+        assert group.runs() == [(0, 0, 1)]
+        producer = segstore.Producer(group.store, transactional_id="p")
+        producer.init_transactions()
+        for ends in (producer.abort_transaction, producer.commit_transaction):
+            producer.begin_transaction()
+            for _ in range(5):
+                producer.send("t", value=bytes(500)).get()
+            ends()
+        assert group.runs(member="n", max_bytes=1000) == [(6, 6, 1)]
+        producer.close()
+
+
 def test_s8_read_uncommitted_grants_all(store_dir: Path) -> None:
     with filled(store_dir) as group:
         producer = transactions(group)
