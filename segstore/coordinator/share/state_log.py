@@ -29,7 +29,7 @@ from segstore.coordinator.share.state_requests import (
 from segstore.coordinator.share.state_table import StateTable
 from segstore.coordinator.share.state_topic import TOPIC, StateTopic
 from segstore.coordinator.shared import existing, shared
-from segstore.errors import SegstoreError
+from segstore.errors import SegstoreError, copy_of
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
@@ -208,7 +208,7 @@ class StateLog:
 def _raise_first(requests: Sequence[StateRequest]) -> None:
     for request in requests:
         if request.error is not None:
-            raise request.error
+            raise copy_of(request.error)
 
 
 def _cold(table: StateTable, before: int) -> list[ShareKey]:
