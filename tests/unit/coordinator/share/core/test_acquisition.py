@@ -210,7 +210,7 @@ def test_q44_an_answer_of_aborted_records_alone_moves_the_start() -> None:
     assert (grant.acquired, grant.wakes, queue.part.start) == ((), True, 6)
 
 
-def test_q98_a_start_above_the_end_waits_for_the_log() -> None:
+def test_q23_a_fetch_below_the_log_s_start_goes_on_from_there() -> None:
     queue = Queue(start=0)
     queue.log = log_of(10)
     queue.part.move_log_start(5)
