@@ -483,6 +483,21 @@ def test_q6_damaged_batches_are_rejected(tmp_path: Path, batches: list[int], exp
         assert state(store)[1] == 0
 
 
+def test_q6_records_of_a_damaged_batch_become_dead_letters(tmp_path: Path) -> None:
+    """They are rejected, and no gaps; what can't be copied is named."""
+    with opened(tmp_path / "store") as store:
+        store.create_topic("dlq.t", config={"errors.deadletterqueue.group.enable": True})
+        set_group(store, **{"errors.deadletterqueue.topic.name": "dlq.t"})
+        flip(store, 1)
+        with worker(store, share_acknowledgement_mode="implicit") as queue:
+            assert offsets(queue.poll_flat()) == [0, 1, 2, 3]
+            with pytest.raises(CorruptRecordError):
+                queue.poll()
+        until(lambda: store.partition("dlq.t").end_offset == 4)
+        letters = [dict(record.headers)["__dlq.errors.offset"] for record in store.partition("dlq.t")]
+        assert letters == [b"4", b"5", b"6", b"7"]
+
+
 def test_without_crcs_a_damaged_batch_is_read(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         flip(store, 1)
