@@ -4,7 +4,7 @@ all the same, and what happens to records whose answer can't be given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -662,6 +662,33 @@ def test_q94_a_connection_that_breaks_while_records_are_acquired(member: ShareMe
     member.channel.close()
     loop.calls.extendleft(reversed(calls))
     loop.run = run  # type: ignore[method-assign]
+    loop.run()
+    assert ShareMember(member.node, "b").fetch().acquired() == [(0, 9, 1)]
+
+
+ENDS: dict[str, Callable[[ShareMember], object]] = {
+    "connection": lambda member: member.channel.close(),
+    "final epoch": lambda member: ShareMember(member.node).acknowledge(epoch=FINAL),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_q94_a_session_s_end_that_is_faster_than_the_loop(
+    member: ShareMember, monkeypatch: pytest.MonkeyPatch, end: Callable[[ShareMember], object]
+) -> None:
+    """A worker has acquired records, and another one releases what the member holds, before the loop finds
+    that nobody can be answered: their delivery counts for nothing.
+    """
+    loop, works = member.node.loop, []
+    member.fetch(wanted=())
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "work", lambda run, done, waits=False: works.append((run, done)))
+        member.fetch()
+    ((run, done),) = works
+    acquired = run()
+    end(member)
+    loop.run()
+    done(acquired)
     loop.run()
     assert ShareMember(member.node, "b").fetch().acquired() == [(0, 9, 1)]
 

@@ -43,6 +43,7 @@ class TakenBack(NamedTuple):
     part: Part
     token: int
     began: float
+    ended: float
 
 
 class Asked(NamedTuple):
@@ -218,18 +219,19 @@ class QueueHistory:
     # --- what happened to each offset ------------------------------------------------------------
 
     def _take_grants(self) -> None:
-        back = {(e.life, e.part, e.token): e.began for e in self.events if isinstance(e, TakenBack)}
+        back = {(e.life, e.part, e.token): e for e in self.events if isinstance(e, TakenBack)}
         for event in self.events:
             if not isinstance(event, Granted):
                 continue
-            began = back.get((event.life, event.part, event.token))
+            taken = back.get((event.life, event.part, event.token))
             for first, last, count in event.runs:
                 for offset in range(first, last + 1):
                     hold = Hold(event, count)
-                    if began is not None:
-                        hold.is_back, hold.over = True, min(hold.over, began)
+                    if taken is not None:
+                        hold.is_back, hold.is_late = True, taken.ended >= hold.over
+                        hold.over = min(hold.over, taken.began)
                     self.holds[event.part, offset].append(hold)
-                self.counts["taken back" if began is not None else "grants"] += last - first + 1
+                self.counts["taken back" if taken is not None else "grants"] += last - first + 1
 
     def _take_ends(self) -> None:
         """Give each hold what ended it, in the order of time."""
@@ -304,7 +306,8 @@ class QueueHistory:
                 yield f"first delivery counted {holds[0].count}: {part} {offset}: {holds}"
             for i, (hold, later) in enumerate(pairwise(holds)):
                 least = self._least_after(holds[: i + 1], later)
-                if not least <= later.count <= hold.count + 1:
+                most = hold.count + (not hold.is_back or hold.is_late)
+                if not least <= later.count <= most:
                     yield f"count after {hold.count} is {later.count}: {part} {offset}: {holds}"
 
     def _least_after(self, before: list[Hold], later: Hold) -> int:

@@ -93,11 +93,17 @@ class _ShareFetch:
             return self._work(acknowledgements, wanted, terms)
 
         def done(result: _Work | BaseException) -> None:
-            if isinstance(result, BaseException):
-                fail(self._request, result)
-            elif (answer := self._worked(result, glance, may_wait)) is not LATER:
-                self._request.answer(answer)
+            try:
+                if isinstance(result, BaseException):
+                    fail(self._request, result)
+                elif (answer := self._worked(result, glance, may_wait)) is not LATER:
+                    self._request.answer(answer)
+            finally:
+                if wanted:
+                    self._fetches.end_work(self._session)
 
+        if wanted:
+            self._fetches.begin_work(self._session)
         return work(self._fetches.node, self._request, run, done, waits=True)
 
     @property

@@ -7,6 +7,7 @@ logs and write states.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.shared import existing, shared
 from segstore.errors import SegstoreError, UnknownTopicOrPartitionError
 from segstore.logger import Logger
+from segstore.mutex import Mutex
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.fetching.share_purgatory import ParkedShareFetch, ShareWaits
@@ -47,6 +49,9 @@ class ShareFetches:
         self._rates = ShareRates()
         self._parked: dict[WireSession, ParkedShareFetch] = {}
         self._granted: dict[WireSession, set[WirePartition]] = {}
+        self._lock = Mutex()
+        self._at_work: Counter[WireSession] = Counter()
+        self._to_release: set[WireSession] = set()
         group_settings(node.store).set_share_version(node.config.share_version)
 
     def counted(self, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
@@ -87,7 +92,14 @@ class ShareFetches:
         return {key: _told(errors[text_of(key)], key in granted) for key in batches}
 
     def release(self, session: WireSession) -> None:
-        """Release all records that an ended session's member has acquired. For a worker thread."""
+        """Release all records that an ended session's member has acquired, once none of its fetches is at
+        work: what such a fetch has acquired is taken back, and its delivery counts for nothing (Q94). For a
+        worker thread.
+        """
+        with self._lock:
+            if session in self._at_work:
+                self._to_release.add(session)
+                return
         held = list(map(text_of, session.in_turn(0)))
         self.coordinator.release(session.group, session.member, held)
         self._granted.pop(session, None)
@@ -97,6 +109,23 @@ class ShareFetches:
     def granted(self, session: WireSession, keys: Iterable[WirePartition]) -> None:
         """Note that records of partitions were acquired in a session."""
         self._granted.setdefault(session, set()).update(keys)
+
+    def begin_work(self, session: WireSession) -> None:
+        """Note that a worker acquires records for a session's fetch."""
+        with self._lock:
+            self._at_work[session] += 1
+
+    def end_work(self, session: WireSession) -> None:
+        """Note that what a worker has acquired for a session's fetch was given, or taken back."""
+        with self._lock:
+            self._at_work[session] -= 1
+            if self._at_work[session]:
+                return
+            del self._at_work[session]
+            is_due = session in self._to_release
+            self._to_release.discard(session)
+        if is_due:
+            self._begin_release(session)
 
     def wait(self, session: WireSession, parked: ParkedShareFetch) -> None:
         """Note that a session's fetch waits."""
@@ -123,7 +152,9 @@ class ShareFetches:
         if not is_broken:
             self._granted.pop(session, None)
             return
+        self._begin_release(session)
 
+    def _begin_release(self, session: WireSession) -> None:
         def done(result: object) -> None:
             if isinstance(result, BaseException):
                 who = session.group, session.member

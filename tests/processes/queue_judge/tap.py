@@ -61,7 +61,7 @@ class Tap:
         self._cancel(share, acquisition)
         if acquisition.error is None:
             part = acquisition.topic, acquisition.partition
-            self.tell(TakenBack(self.life, part, acquisition.token, began))
+            self.tell(TakenBack(self.life, part, acquisition.token, began, now()))
 
     def acknowledge(self, share: Any, group: str, member: str, batches: Mapping[At, Any]) -> Any:
         call, began = next(self._calls), now()
