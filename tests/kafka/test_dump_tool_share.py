@@ -12,7 +12,7 @@ from typing import Any
 import cli
 import kafka_tools
 import pytest
-from share_consumers import ACCEPT, RELEASE, REJECT, opened, set_group, state, worker
+from share_consumers import ACCEPT, REJECT, RELEASE, opened, set_group, state, worker
 from waiting import until
 
 import segstore
