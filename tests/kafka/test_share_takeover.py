@@ -10,17 +10,20 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from kafka_tools import console, why_not
+from kafka_tools import POM_4_3, classpath, console, why_not
 from places import REPOSITORY
 from waiting import PATIENCE, until
 
 import segstore
+from segstore.coordinator.share.core.values import StateBatch
 from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.share.state_log import TOPIC as STATES
-from segstore.coordinator.share.state_log import StateLog
+from segstore.coordinator.share.state_log import StateLog, Update
 from segstore.coordinator.shared import shared
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="Kafka's broker needs a share consumer")
@@ -29,6 +32,7 @@ if not hasattr(confluent_kafka, "ShareConsumer"):
 
 from share_broker import (  # noqa: E402 - it needs the share consumer
     GROUP,
+    QUEUE,
     TOPIC,
     WITH_LETTERS,
     Worker,
@@ -45,6 +49,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 ACCEPT, RELEASE, REJECT = 1, 2, 3
+ARCHIVING = 3
 ENDS = {"killed": (True, 1), "stopped": (False, 2)}
 """Whether a process is killed, and the next delivery count of what ours has held: the end of a store is that
 of its share consumers, which give back what they hold; the end of a broker is not.
@@ -57,7 +62,8 @@ HOLDER = """
 import json, sys, segstore
 path, settings, acks = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
 with segstore.open(path) as store:
-    store.alter_topic("dlq.g", {"errors.deadletterqueue.group.enable": True})
+    if "dlq.g" in store.topics():
+        store.alter_topic("dlq.g", {"errors.deadletterqueue.group.enable": True})
     segstore.AdminClient(store).alter_configs([segstore.ConfigResource("GROUP", "g", settings)])
     queue = segstore.ShareConsumer(store, "t", group_id="g", share_acknowledgement_mode="explicit")
     given = {}
@@ -72,7 +78,9 @@ with segstore.open(path) as store:
 """Takes records, acknowledges some of them, and holds the others until its input ends, or it is killed."""
 
 
-def work(logs: Path, count: int, acks: dict[int, int], kills: bool) -> dict[int, int]:
+def work(
+    logs: Path, count: int, acks: dict[int, int], kills: bool, settings: Mapping[str, str] = WITH_LETTERS
+) -> dict[int, int]:
     """Let a process open the directories, and take records of the group, and acknowledge some; kill it with
     the others held, or let it close the store. Return the delivery counts.
     """
@@ -81,7 +89,7 @@ def work(logs: Path, count: int, acks: dict[int, int], kills: bool) -> dict[int,
         "-c",
         HOLDER,
         str(logs),
-        json.dumps(WITH_LETTERS),
+        json.dumps(settings),
         json.dumps(acks),
         str(count),
     ]
@@ -143,3 +151,37 @@ def test_q64_a_queue_moves_between_a_broker_and_segstore(kills: bool, held: int,
         assert state is not None
         assert (state.start, state.leader_epoch, state.complete) == (1, epoch, 9)
     assert work(logs, 0, {}, kills) == {}
+
+
+def test_a_broker_of_4_3_goes_on_with_what_segstore_wrote(tmp_path: Path) -> None:
+    """It knows no dead letters (share.version 1): a record that was to become one when segstore was killed is
+    not delivered, and holds the start offset until segstore has the directories again.
+    """
+    broker = share_broker(tmp_path / "broker", "", classpath(POM_4_3))
+    logs = broker.logs
+    with broker.running() as address:
+        fill(address, QUEUE)
+        worker = Worker(address)
+        assert worker.take(10) == dict.fromkeys(range(10), 1)
+        worker.acknowledge({3: ACCEPT, 4: RELEASE, 5: REJECT})
+        end(broker, kills=True)
+        worker.close()
+    taken = work(logs, 8, {0: ACCEPT, 1: RELEASE, 2: REJECT, 4: RELEASE}, True, QUEUE)
+    assert taken == {**dict.fromkeys((0, 1, 2, 6, 7, 8, 9), 1), 4: 2}
+    with segstore.open(logs) as store:
+        states = shared(store, StateLog)
+        (key,) = states.keys_of(GROUP)
+        rejected = Update(2, 0, 1, 4, [StateBatch(6, 6, ARCHIVING, 1)])
+        assert states.write({key: rejected}) == {key: None}
+    shutil.rmtree(logs / ".segstore")
+    with broker.running() as address:
+        worker = Worker(address)
+        assert worker.take(5) == {1: 2, 4: 3, **dict.fromkeys((7, 8, 9), 1)}
+        worker.acknowledge(dict.fromkeys((1, 4, 7, 8, 9), ACCEPT))
+        worker.close()
+        describe(address, start="1", lag="1")
+    assert segstore.check(logs) == []
+    with segstore.open(logs) as store, segstore.ShareConsumer(store, TOPIC, group_id=GROUP) as queue:
+        coordinator = shared(store, ShareCoordinator)
+        until(lambda: queue.poll(100) or coordinator.offsets(GROUP)[key].lag == 0)
+        assert coordinator.offsets(GROUP)[key][::2] == (6, 0)

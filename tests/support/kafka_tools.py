@@ -28,6 +28,8 @@ POM_4_1 = Path(__file__).parent / "kafka_4_1" / "pom.xml"
 """The second judge, for tests of what Kafka has changed since: groups of KIP-848 are assigned at once, as
 here, and begin in epoch 1 (KIP-1263 came with 4.4).
 """
+POM_4_3 = Path(__file__).parent / "kafka_4_3" / "pom.xml"
+"""Version 4.3.1, which knows share groups, but no dead letter queues."""
 OLD_POM = Path(__file__).parent / "old_kafka" / "pom.xml"
 """Version 2.8.2, whose broker still writes messages of magic 0 and 1."""
 VERSION = POM.read_text().partition("<version>1</version>")[2].partition("<version>")[2].partition("<")[0]

@@ -236,7 +236,7 @@ def test_q85_the_last_member_leaves_an_empty_group(
     told = share_info(store)
     assert (told.state.value, told.epoch, told.members) == ("Empty", 3, ())
     assert kinds(store) == [ShareKind.EPOCH, ShareKind.TARGET_EPOCH, ShareKind.PARTITIONS]
-    assert offsets(store).share("g")[ShareRecordKey(ShareKind.TARGET_EPOCH)] == ShareTargetEpoch(2, 0)
+    assert offsets(store).share("g")[ShareRecordKey(ShareKind.TARGET_EPOCH)] == ShareTargetEpoch(3, 0)
     assert SharingMember(store, "b").join().has == {0, 1, 2, 3}  # at once: nobody else is to wait for
 
 

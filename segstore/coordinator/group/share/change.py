@@ -79,9 +79,9 @@ class ShareDraft:
             for kind in (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER):
                 self.changes.append((ShareRecordKey(kind, member_id), None))
         left = {name: member for name, member in self._group.members.items() if name not in member_ids}
-        self._raise(left, True)
-        if not left:
-            self._add(ShareKind.TARGET_EPOCH, ShareTargetEpoch(self._group.target_epoch))
+        epoch = self._raise(left, True)
+        if not left:  # nothing is to be assigned
+            self._add(ShareKind.TARGET_EPOCH, ShareTargetEpoch(epoch))
 
     def reassign(self) -> None:
         """Work out the targets of all members for the group's epoch."""
