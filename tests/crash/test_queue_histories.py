@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from queue_histories import (
+from queue_events import (
     ACCEPT,
     GAP,
     REJECT,
@@ -17,15 +17,13 @@ from queue_histories import (
     Event,
     Got,
     Granted,
-    Left,
-    QueueHistory,
     Released,
     TakenBack,
-    Terms,
     Told,
     from_lines,
     to_line,
 )
+from queue_histories import Left, QueueHistory, Terms
 
 PART = "t", 0
 LOCK_MS = 1000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
-from queue_histories import Got, Part, Told
+from queue_events import Got, Part, Told
 
 from .plan import GROUP, Plan
 from .told import Telling, now, pause, verdict

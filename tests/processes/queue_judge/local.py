@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from queue_histories import Got, Part, Told
+from queue_events import Got, Part, Told
 
 import segstore
 from segstore import AcknowledgeType, AsyncShareConsumer, ShareConsumer

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from fault_proxy import Proxy
 from places import environment
-from queue_histories import Ended, Left, Noted, Part, QueueHistory, Terms, from_lines
+from queue_events import Ended, Noted, Part, from_lines
+from queue_histories import Left, QueueHistory, Terms
 from stores import records
 from waiting import PATIENCE, until
 
