@@ -125,5 +125,5 @@ def _event(line: bytes) -> Event:
     if "part" in made._fields:
         made = made._replace(part=tuple(made.part))
     if isinstance(made, Released):
-        made = made._replace(parts=[tuple(part) for part in made.parts])
+        made = made._replace(parts=[(topic, number) for topic, number in made.parts])
     return made  # type: ignore[no-any-return]

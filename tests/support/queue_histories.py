@@ -154,7 +154,9 @@ class QueueHistory:
                 found = [
                     hold
                     for hold in self.holds.get((event.part, offset), ())
-                    if (hold.life, hold.member) == (event.life, event.member) and hold.began <= event.began
+                    if (hold.life, hold.member) == (event.life, event.member)
+                    and hold.began <= event.began
+                    and not hold.is_back
                 ]
                 if found:
                     self._end(max(found, key=lambda hold: hold.count), kind, event, answer)
