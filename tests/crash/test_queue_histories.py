@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from queue_histories import (
+from queue_events import (
     ACCEPT,
     GAP,
     REJECT,
@@ -17,15 +17,13 @@ from queue_histories import (
     Event,
     Got,
     Granted,
-    Left,
-    QueueHistory,
     Released,
     TakenBack,
-    Terms,
     Told,
     from_lines,
     to_line,
 )
+from queue_histories import Left, QueueHistory, Terms
 
 PART = "t", 0
 LOCK_MS = 1000
@@ -77,6 +75,10 @@ SOUND: dict[str, list[Event]] = {
     "taken back behind a lock": [
         *(grant(1), TakenBack(1, PART, 0, 2.5, 2.6), grant(2.2, 2, "b", token=1)),
         *ack(2.3, ACCEPT, "b"),
+    ],
+    "taken back, granted to the same, and released": [
+        *(grant(1), TakenBack(1, PART, 0, 1.1, 1.15), grant(1.2, token=1), *ack(1.3, RELEASE)),
+        *(grant(1.4, 2, "b", token=2), *ack(1.5, ACCEPT, "b")),
     ],
     "limit reached": [grant(1), grant(2.1, 2), grant(3.2, 3)],
     "killed, and the count is repeated": [grant(8), KILLED, grant(9.5, 1, life=2), *ack(9.6, ACCEPT, life=2)],

@@ -1,140 +1,37 @@
-"""Judges histories of share groups: what a coordinator granted and answered, and what consumers were told, in
-all lives of the process that has the store. Writes nothing.
-
-Times are seconds of the machine's monotonic clock, which all processes share. A call of the coordinator is
-told with the times before and after it, so that each judgement has a moment at which it holds for certain.
+"""Judges histories of share groups, whose events are `queue_events`: no record may be lost, delivered again
+once it was told to be done with, held by two at a time, or delivered oftener than its count says. Writes
+nothing.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Part = tuple[str, int]
-Run = tuple[int, int, int]
+from queue_events import (
+    ACCEPT,
+    GAP,
+    REJECT,
+    RENEW,
+    Answered,
+    Asked,
+    Ended,
+    Event,
+    Got,
+    Granted,
+    Part,
+    Released,
+    TakenBack,
+    Told,
+)
+
 Log = Mapping[Part, Mapping[int, str]]
 """Values by offset."""
-GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 SLACK = 0.02  # seconds: a lock's time is in ms
 WRITE_S = 5.0
 """What memory has of a lock that ran out is in the log after so long."""
-
-
-class Granted(NamedTuple):
-    """A fetch has acquired runs of offsets with their delivery counts, for `lock_ms` at least."""
-
-    life: int
-    member: str
-    part: Part
-    runs: list[Run]
-    token: int
-    began: float
-    ended: float
-    lock_ms: float
-
-
-class TakenBack(NamedTuple):
-    """A grant was taken back, because its answer could not be given."""
-
-    life: int
-    part: Part
-    token: int
-    began: float
-    ended: float
-
-
-class Asked(NamedTuple):
-    """Acknowledgements of a partition begin: first offset, last offset, types."""
-
-    life: int
-    call: int
-    member: str
-    part: Part
-    acks: list[tuple[int, int, list[int]]]
-    began: float
-
-
-class Answered(NamedTuple):
-    """They have ended: `error` is "" once they are durable."""
-
-    life: int
-    call: int
-    part: Part
-    error: str
-    ended: float
-
-
-class Released(NamedTuple):
-    """A session has ended, and what its member held was given back."""
-
-    life: int
-    member: str
-    parts: list[Part]
-    began: float
-    ended: float
-
-
-class Got(NamedTuple):
-    """A consumer's application has got records: offset, delivery count, value."""
-
-    who: str
-    part: Part
-    records: list[tuple[int, int, str]]
-    at: float
-
-
-class Told(NamedTuple):
-    """A consumer was told how its acknowledgements of offsets went: "" if they count."""
-
-    who: str
-    part: Part
-    offsets: list[int]
-    error: str
-    at: float
-
-
-class Ended(NamedTuple):
-    """A life of the process that has the store has ended by a kill, or not."""
-
-    life: int
-    is_killed: bool
-    at: float
-
-
-class Noted(NamedTuple):
-    """What was done, for who reads the history."""
-
-    what: str
-    at: float
-
-
-Event = Granted | TakenBack | Asked | Answered | Released | Got | Told | Ended | Noted
-KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Granted, TakenBack, Asked, Answered, Released, Got, Told, Ended, Noted)
-}
-
-
-def to_line(event: Event) -> bytes:
-    """Return the event as one line. Lines that a process has written by one write each survive its death."""
-    return json.dumps([type(event).__name__, *event], separators=(",", ":")).encode() + b"\n"
-
-
-def from_lines(data: bytes) -> list[Event]:
-    """Return the events of all whole lines."""
-    return [_event(line) for line in data.split(b"\n")[:-1]]
-
-
-def _event(line: bytes) -> Event:
-    kind, *fields = json.loads(line)
-    made = KINDS[kind](*fields)
-    if "part" in made._fields:
-        made = made._replace(part=tuple(made.part))
-    if isinstance(made, Released):
-        made = made._replace(parts=[tuple(part) for part in made.parts])
-    return made  # type: ignore[no-any-return]
 
 
 class Left(NamedTuple):
@@ -257,7 +154,9 @@ class QueueHistory:
                 found = [
                     hold
                     for hold in self.holds.get((event.part, offset), ())
-                    if (hold.life, hold.member) == (event.life, event.member) and hold.began <= event.began
+                    if (hold.life, hold.member) == (event.life, event.member)
+                    and hold.began <= event.began
+                    and not hold.is_back
                 ]
                 if found:
                     self._end(max(found, key=lambda hold: hold.count), kind, event, answer)

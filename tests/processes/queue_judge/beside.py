@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from queue_histories import Noted
+from queue_events import Noted
 
 from segstore import Producer
 from segstore.coordinator.group_settings import group_settings

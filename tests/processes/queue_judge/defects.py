@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from segstore.coordinator.share import dead_letters
-from segstore.coordinator.share.core import acquisition, in_flight, partition, stored
+from segstore.coordinator.share.core import acquisition, in_flight, partition
 from segstore.coordinator.share.core.runs import NOWHERE, StateRun
 from segstore.coordinator.share.core.values import Outcome, RecordState, StateBatch
 from segstore.coordinator.share.share import ShareCoordinator
@@ -64,7 +64,7 @@ def _skip_holes(_: SteppedClock) -> None:
         flight.advance()
         return flight
 
-    partition.loaded = lambda durable, original=stored.loaded: load(original, durable)  # type: ignore[assignment]
+    _changed(partition, "loaded", load)
 
 
 def _expire_uncounted(_: SteppedClock) -> None:
@@ -110,7 +110,7 @@ def _forget_accepted(_: SteppedClock) -> None:
         return original(durable._replace(batches=kept), *ends)
 
     original = CORE.load
-    CORE.load = classmethod(lambda cls, *a: load(original, cls, *a))  # type: ignore[assignment, method-assign]
+    CORE.load = classmethod(lambda cls, *a: load(original, cls, *a))  # type: ignore[assignment]
 
 
 def _send_no_letters(_: SteppedClock) -> None:
@@ -139,7 +139,7 @@ def _first(batches: Iterable[StateBatch]) -> tuple[StateBatch, ...]:
 
 
 def _no_limit(_: SteppedClock) -> None:
-    partition._given_back = lambda count, limits: AVAILABLE  # type: ignore[assignment]
+    _changed(partition, "_given_back", lambda original, count, limits: AVAILABLE)
 
 
 def _lose_released(_: SteppedClock) -> None:

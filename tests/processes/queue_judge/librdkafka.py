@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
-from queue_histories import Got, Part, Told
+from confluent_kafka import AcknowledgeType, KafkaException, Message, ShareConsumer
+from queue_events import Got, Told
 
 from .plan import GROUP, Plan
 from .told import Telling, now, pause, verdict
@@ -67,16 +67,20 @@ class LibrdkafkaConsumer:
 
     def _work(self, consumer: ShareConsumer) -> None:
         messages = [message for message in consumer.poll(_POLL_S) if message.error() is None]
-        found: dict[Part, list[tuple[int, int, str]]] = {}
+        found: dict[Any, list[Any]] = {}
         for message in messages:
-            row = message.offset(), message.delivery_count(), message.value().decode()
+            row = message.offset(), message.delivery_count(), _value(message)
             found.setdefault((message.topic(), message.partition()), []).append(row)
         for part, rows in found.items():
             self.tell(Got(self._who, part, rows, now()))
         pause(self.rng, self.plan.lock_ms)
         if self.is_explicit:
             for message in messages:
-                kind = verdict(self.rng, message.value().decode(), may_renew=False)
+                kind = verdict(self.rng, _value(message), may_renew=False)
                 consumer.acknowledge(message, AcknowledgeType(kind))
         if messages and self.rng.random() < 0.5:
             consumer.commit_sync(5.0) if self.rng.random() < 0.6 else consumer.commit_async()
+
+
+def _value(message: Message) -> str:
+    return (message.value() or b"").decode()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from queue_histories import Got, Part, Told
+from queue_events import Got, Told
 
 import segstore
 from segstore import AcknowledgeType, AsyncShareConsumer, ShareConsumer
@@ -61,8 +61,7 @@ class LocalConsumer:
         def told(offsets: Mapping[Any, set[int]], error: Exception | None) -> None:
             for tp, some in offsets.items():
                 text = "" if error is None else f"{type(error).__name__}: {error}"
-                part: Part = tuple(tp)  # type: ignore[assignment]
-                self.tell(Told(who, part, sorted(some), text, now()))
+                self.tell(Told(who, (tp.topic, tp.partition), sorted(some), text, now()))
 
         return told
 
@@ -168,7 +167,7 @@ class Iteration(LocalConsumer):
         async with consumer:
             stop = asyncio.get_running_loop().create_task(self._ends(consumer))
             async for record in consumer:
-                row = record.offset, record.delivery_count, record.value.decode()
+                row = record.offset, record.delivery_count or 0, record.value.decode()
                 self.tell(Got(self.who, (record.topic, record.partition), [row], now()))
                 left -= 1
                 if left < 0 or self.is_over():

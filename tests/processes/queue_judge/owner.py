@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from queue_histories import Got, Noted
+from queue_events import Got, Noted
 
 import segstore
 from segstore.coordinator.group_settings import group_settings
@@ -47,9 +47,8 @@ class Owner:
     def prepare(self) -> None:
         """Make topics and the group's settings, unless they are there."""
         for topic in self.plan.topics:
-            self.store.create_topic(topic, self.plan.partitions, TOPICS[topic]) if (
-                topic not in self.store.topics()
-            ) else None
+            if topic not in self.store.topics():
+                self.store.create_topic(topic, self.plan.partitions, TOPICS[topic])
         group_settings(self.store).alter(GROUP, self.plan.group_config)
 
     def storm(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oracle import decode_batches
-from queue_histories import GAP, RENEW, Got, Part, Told
+from queue_events import GAP, RENEW, Got, Part, Told
 from wire_client import WireClient
 
 from segstore.protocol.codec import structs

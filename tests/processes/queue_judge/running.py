@@ -17,7 +17,8 @@ from pathlib import Path
 
 from fault_proxy import Proxy
 from places import environment
-from queue_histories import Ended, Left, Noted, Part, QueueHistory, Terms, from_lines
+from queue_events import Ended, Noted, Part, from_lines
+from queue_histories import Left, QueueHistory, Terms
 from stores import records
 from waiting import PATIENCE, until
 
@@ -132,7 +133,7 @@ class Round:
 
     def _fails(self, process: subprocess.Popen[bytes]) -> bool:
         if process.poll() not in (None, 0):
-            raise Failed(self._say(f"{process.args[2:4]} ended: {process.returncode}"))  # type: ignore[index]
+            raise Failed(self._say(f"{process.args!r} ended: {process.returncode}"))
         return False
 
     def _wait(self, seconds: float) -> None:
@@ -152,7 +153,7 @@ class Round:
             process.send_signal(signal.SIGABRT)
             process.wait()
         if process.returncode:
-            raise Failed(self._say(f"{process.args[2:4]} ended: {process.returncode}"))  # type: ignore[index]
+            raise Failed(self._say(f"{process.args!r} ended: {process.returncode}"))
 
     def _end_owner(self, is_killed: bool) -> None:
         if is_killed:
@@ -234,7 +235,7 @@ def left(store: segstore.Store, plan: Plan) -> Left:
     log, visible = (
         {
             part: {
-                each.offset: each.value.decode()
+                each.offset: (each.value or b"").decode()
                 for each in records(store.partition(*part), isolation_level=isolation)
             }
             for part in parts
@@ -250,7 +251,7 @@ def letters(store: segstore.Store) -> dict[tuple[Part, int], list[tuple[int, str
     found: dict[tuple[Part, int], list[tuple[int, str | None]]] = {}
     for number in store.topics()[LETTERS].partition_ids if LETTERS in store.topics() else ():
         for record in records(store.partition(LETTERS, number)):
-            told = {name.rpartition("errors.")[2]: text.decode() for name, text in record.headers}
+            told = {name.rpartition("errors.")[2]: (text or b"").decode() for name, text in record.headers}
             at = (told["topic"], int(told["partition"])), int(told["offset"])
             value = None if record.value is None else record.value.decode()
             found.setdefault(at, []).append((int(told["delivery.count"]), value))

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from queue_histories import Answered, Asked, Granted, Part, Released, TakenBack
+from queue_events import Answered, Asked, Granted, Part, Released, TakenBack
 
 from segstore.coordinator.share.share import ShareCoordinator
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from zlib import crc32
 
-from queue_histories import ACCEPT, REJECT, RELEASE, RENEW, Event, to_line
+from queue_events import ACCEPT, REJECT, RELEASE, RENEW, Event, to_line
 
 
 class Telling:
