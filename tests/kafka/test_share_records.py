@@ -11,16 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from broker_clients import admin, confluent_kafka
 from kafka_tools import why_not
-from waiting import PATIENCE, until
-
-import segstore
-
-confluent_kafka = pytest.importorskip("confluent_kafka", reason="Kafka's broker needs a client")
-admin = pytest.importorskip("confluent_kafka.admin")
-
-from share_broker import LETTER_SETTINGS, QUEUE, set_group, share_broker  # noqa: E402
-from share_script import (  # noqa: E402
+from share_broker import LETTER_SETTINGS, QUEUE, set_group, share_broker
+from share_script import (
     ACCEPT,
     GAP,
     OFFSETS,
@@ -35,6 +29,9 @@ from share_script import (  # noqa: E402
     delete_offsets,
     delete_records,
 )
+from waiting import PATIENCE, until
+
+import segstore
 
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,24 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from broker_clients import produce
 from kafka_tools import POM_4_3, classpath, console, why_not
 from places import REPOSITORY
-from waiting import PATIENCE, until
-
-import segstore
-from segstore.coordinator.share.core.values import StateBatch
-from segstore.coordinator.share.keys import ShareKey
-from segstore.coordinator.share.share import ShareCoordinator
-from segstore.coordinator.share.state_log import TOPIC as STATES
-from segstore.coordinator.share.state_log import StateLog, Update
-from segstore.coordinator.shared import shared
-
-confluent_kafka = pytest.importorskip("confluent_kafka", reason="Kafka's broker needs a share consumer")
-if not hasattr(confluent_kafka, "ShareConsumer"):
-    pytest.skip("this confluent-kafka has no share consumer", allow_module_level=True)
-
-from share_broker import (  # noqa: E402 - it needs the share consumer
+from share_broker import (
     GROUP,
+    HAS_SHARE_CONSUMER,
     QUEUE,
     TOPIC,
     WITH_LETTERS,
@@ -42,14 +31,26 @@ from share_broker import (  # noqa: E402 - it needs the share consumer
     letters,
     share_broker,
 )
+from share_script import alter_offset, await_coordinator
+from waiting import PATIENCE, until
+
+import segstore
+from segstore.coordinator.share.core.values import StateBatch
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.share import ShareCoordinator
+from segstore.coordinator.share.state_log import TOPIC as STATES
+from segstore.coordinator.share.state_log import StateLog, Update
+from segstore.coordinator.shared import shared
 
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+    pytest.mark.skipif(not HAS_SHARE_CONSUMER, reason="this confluent-kafka has no share consumer"),
     pytest.mark.timeout(900),
 ]
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 ARCHIVING = 3
+FIRST_EPOCH = 2
 ENDS = {"killed": (True, 1), "stopped": (False, 2)}
 """Whether a process is killed, and the next delivery count of what ours has held: the end of a store is that
 of its share consumers, which give back what they hold; the end of a broker is not.
@@ -106,14 +107,23 @@ def work(
     return {int(offset): number for offset, number in counts.items()}
 
 
-def describe(address: str, start: str, lag: str) -> str:
+def describe(address: str, start: str, lag: str, group: str = GROUP) -> str:
     """Check what Kafka's tool shows of the group's partition, and return its leader epoch."""
     tool = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
-    told = console(tool, address, "--describe", "--offsets", "--verbose", "--group", GROUP)
-    (row,) = (line.split() for line in told.splitlines() if line.startswith(GROUP))
+    told = console(tool, address, "--describe", "--offsets", "--verbose", "--group", group)
+    (row,) = (line.split() for line in told.splitlines() if line.startswith(group))
     topic, partition, epoch, *rest = row[1:]
     assert (topic, partition, *rest) == (TOPIC, "0", start, lag)
     return epoch
+
+
+def console_consumer(address: str, group: str, count: int) -> dict[int, int]:
+    """Let Kafka's console consumer take so many records, and accept them; return the delivery counts."""
+    shown = [f"--formatter-property=print.{each}=true" for each in ("offset", "delivery")]
+    tool = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+    of = ("--topic", TOPIC, "--group", group, "--max-messages", str(count), "--timeout-ms", "60000")
+    told = console(tool, address, *of, *shown)
+    return {int(offset): int(number) for offset, number in re.findall(r"Offset:(\d+)\tDelivery:(\d+)", told)}
 
 
 @pytest.mark.parametrize(("kills", "held"), ENDS.values(), ids=ENDS)
@@ -185,3 +195,67 @@ def test_a_broker_of_4_3_goes_on_with_what_segstore_wrote(tmp_path: Path) -> Non
         coordinator = shared(store, ShareCoordinator)
         until(lambda: queue.poll(100) or coordinator.offsets(GROUP)[key].lag == 0)
         assert coordinator.offsets(GROUP)[key][::2] == (6, 0)
+
+
+def test_q98_a_group_without_members_moves(tmp_path: Path) -> None:
+    """A broker has no record of such a group's epoch, only of its partitions."""
+    group = TOPIC
+    broker = share_broker(tmp_path / "broker")
+    logs = broker.logs
+    with broker.running() as address:
+        fill(address)
+        await_coordinator(address)
+        alter_offset(address, group, 4)
+        end(broker, kills=True)
+    assert segstore.check(logs) == []
+    with segstore.open(logs) as store:
+        admin = segstore.AdminClient(store)
+        assert [(each["group_id"], each["group_type"]) for each in admin.list_groups()] == [(group, "share")]
+        with segstore.ShareConsumer(store, TOPIC, group_id=group) as queue:
+            taken = until(lambda: queue.poll_flat(timeout_ms=100))
+        assert [(each.offset, each.delivery_count) for each in taken] == [(each, 1) for each in range(4, 10)]
+        at = segstore.TopicPartition(TOPIC, 0)
+        assert admin.alter_share_group_offsets(group, {at: 7}) == {at: None}
+    shutil.rmtree(logs / ".segstore")
+    with broker.running() as address:
+        assert console_consumer(address, group, 3) == {7: 1, 8: 1, 9: 1}
+        describe(address, start="7", lag="0", group=group)
+        alter_offset(address, group, 2)
+    with segstore.open(logs) as store, segstore.ShareConsumer(store, TOPIC, group_id=group) as queue:
+        taken = until(lambda: queue.poll_flat(timeout_ms=100))
+        assert [(each.offset, each.delivery_count) for each in taken] == [(each, 1) for each in range(2, 10)]
+
+
+def test_q48_a_broker_goes_on_with_a_state_that_was_cut(tmp_path: Path) -> None:
+    """The log has lost its end in a crash, and got other records since."""
+    broker = share_broker(tmp_path / "broker")
+    logs = broker.logs
+    file = logs / f"{TOPIC}-0" / f"{0:020d}.log"
+    with broker.running() as address:
+        fill(address)
+        size = file.stat().st_size
+        produce(address, TOPIC, [b""] * 5)
+        worker = Worker(address)
+        assert worker.take(15) == dict.fromkeys(range(15), 1)
+        worker.acknowledge({0: ACCEPT, 9: RELEASE, **dict.fromkeys(range(10, 15), ACCEPT)})
+        end(broker, kills=True)
+        worker.close()
+    os.truncate(file, size)
+    with segstore.open(logs) as store:
+        store.partition(TOPIC).append_batch([b""] * 5)
+    taken = work(logs, 14, {1: ACCEPT, 9: RELEASE, 10: ACCEPT}, True)
+    assert taken == {**dict.fromkeys((*range(1, 9), *range(10, 15)), 1), 9: 2}
+    assert segstore.check(logs) == []
+    shutil.rmtree(logs / ".segstore")
+    with broker.running() as address:
+        assert console_consumer(address, GROUP, 12) == {
+            **dict.fromkeys((*range(2, 9), *range(11, 15)), 1),
+            9: 3,
+        }
+        describe(address, start="2", lag="0")
+    with segstore.open(logs) as store:
+        group = segstore.AdminClient(store).describe_share_groups([GROUP])[GROUP]
+        states = shared(store, StateLog)
+        state = states.read(*states.keys_of(GROUP))
+        assert state is not None
+        assert FIRST_EPOCH < state.state_epoch <= group.generation

@@ -1,5 +1,5 @@
 """A real broker whose share groups begin fast, and what its clients do with a queue: topic "t", group "g",
-dead letters in "dlq.g".
+dead letters in "dlq.g". A module that imports this one is skipped where confluent-kafka is missing.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-from broker_clients import create, produce
+from broker_clients import confluent_kafka, create, produce
 from kafka_broker import Broker
 from kafka_tools import classpath
 from waiting import PATIENCE, until
@@ -26,6 +25,7 @@ share.coordinator.state.topic.num.partitions=1
 transaction.state.log.num.partitions=1
 group.share.min.record.lock.duration.ms=1000
 """
+HAS_SHARE_CONSUMER = hasattr(confluent_kafka, "ShareConsumer")
 LETTER_SETTINGS = "errors.deadletterqueue.auto.create.topics.enable=true\n"
 """Kafka 4.4 knows this setting, 4.3 does not."""
 QUEUE = {"share.auto.offset.reset": "earliest"}
