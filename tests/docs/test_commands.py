@@ -34,7 +34,7 @@ NOT_RUN = {
 }
 """What is not run, as patterns of whole commands."""
 
-NAMED = {"alter", "delete", "elect", "end-mirror", "export", "mirror", "unreplicate"}
+NAMED = {"alter", "delete", "elect", "end-mirror", "export", "mirror", "replicate", "unreplicate"}
 """Commands that do nothing without arguments: if a page names one alone, it is asked for help."""
 
 STATUS = {"segstore checkpoints diff BEFORE AFTER": 1}  # its help says so: these two differ
