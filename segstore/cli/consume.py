@@ -201,7 +201,13 @@ def consume(
             where.check_offers("consume --mode record-limit")
         form = counted if offsets else FORMATS[wanted]
         with where.changing(topic) as place, place.queue(terms) as queue:
-            print_queue(queue, form, timeout_ms, max_records)
+            printed = print_queue(queue, form, timeout_ms, max_records)
+        if not printed and max_records != 0:
+            click.echo(
+                f"no records came: a new share group begins at the log's end; `segstore groups reset {share} "
+                f"--to-earliest --topic {topic} --execute` gives it those before",
+                err=True,
+            )
         return
     from segstore.storage.meta.topics import find_topic
 
@@ -305,11 +311,16 @@ def counted(records: Any, partition: int) -> bytes:
 
 def print_queue(
     queue: Queue, form: Callable[[Any, int], bytes], timeout_ms: int | None, most: int | None
-) -> None:
-    """Print and acknowledge records of a share group, until none comes in time or enough are printed."""
+) -> int:
+    """Print and acknowledge records of a share group, until none comes in time or enough are printed; return
+    how many were printed.
+    """
+    printed = 0
     while most != 0 and (records := queue.poll(timeout_ms, most)):
         for partition, group in groupby(records, lambda record: record.partition):
             sys.stdout.buffer.write(form(Printed(group), partition))
         sys.stdout.buffer.flush()
         queue.acknowledge()
+        printed += len(records)
         most = None if most is None else most - len(records)
+    return printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -34,7 +35,18 @@ def left(path: Path) -> dict[int, int | None]:
 def test_records_are_printed_and_accepted(store_path: Path) -> None:
     result = ok("consume", "t", "--share", "g", *ENDS, "--format", "values", "-s", store_path)
     assert result.stdout.splitlines() == [f"0-{number}" for number in range(10)]
+    assert result.stderr == ""
     assert left(store_path) == {}
+
+
+def test_a_new_group_says_where_it_begins(store_path: Path) -> None:
+    """At the log's end, by default; the command that it names gives the group the records before."""
+    result = ok("consume", "t", "--share", "new", *ENDS, "-s", store_path)
+    assert result.stdout == ""
+    told = re.search("`segstore (.*)`", result.stderr)
+    assert told is not None, result.stderr
+    ok(*told[1].split(), "-s", store_path)
+    assert len(json_lines(ok("consume", "t", "--share", "new", *ENDS, "-s", store_path))) == 10
 
 
 ACKS = {
