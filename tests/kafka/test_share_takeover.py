@@ -31,7 +31,7 @@ from share_broker import (
     letters,
     share_broker,
 )
-from share_script import alter_offset, await_coordinator
+from share_script import OFFSETS, Member, alter_offset, await_coordinator
 from waiting import PATIENCE, until
 
 import segstore
@@ -254,3 +254,33 @@ def test_q48_a_broker_goes_on_with_a_state_that_was_cut(tmp_path: Path) -> None:
         state = states.read(*states.keys_of(GROUP))
         assert state is not None
         assert FIRST_EPOCH < state.state_epoch <= group.generation
+
+
+def test_q83_a_broker_that_stops_between_two_heartbeats(tmp_path: Path) -> None:
+    """It has noted a member, and a state that it was to begin, and nothing else."""
+    broker = share_broker(tmp_path / "broker")
+    logs = broker.logs
+    with broker.running() as address:
+        fill(address)
+        await_coordinator(address)
+        Member(address, TOPIC).join()
+        end(broker, kills=True)
+    offsets = logs / f"{OFFSETS}-0" / f"{0:020d}.log"
+    os.truncate(offsets, first_batch(offsets.read_bytes()))
+    os.truncate(logs / f"{STATES}-0" / f"{0:020d}.log", 0)
+    with segstore.open(logs) as store:
+        group = segstore.ConfigResource("GROUP", TOPIC, QUEUE)  # settings do not lie in the directories
+        segstore.AdminClient(store).alter_configs([group])
+        with segstore.ShareConsumer(store, TOPIC, group_id=TOPIC) as queue:
+            taken = until(lambda: queue.poll_flat(timeout_ms=100, max_records=4))
+        assert [(each.offset, each.delivery_count) for each in taken] == [(each, 1) for each in range(4)]
+    assert segstore.check(logs) == []
+    shutil.rmtree(logs / ".segstore")
+    with broker.running() as address:
+        assert console_consumer(address, TOPIC, 6).keys() == set(range(4, 10))
+        describe(address, start="4", lag="0", group=TOPIC)
+
+
+def first_batch(data: bytes) -> int:
+    """Return the size of a log's first batch, which has those of a heartbeat's records."""
+    return 12 + int.from_bytes(data[8:12], "big")
