@@ -306,7 +306,7 @@ def counted(records: Any, partition: int) -> bytes:
 def print_queue(
     queue: Queue, form: Callable[[Any, int], bytes], timeout_ms: int | None, most: int | None
 ) -> None:
-    """Print records of a share group, and acknowledge them, until none comes in time or enough are printed."""
+    """Print and acknowledge records of a share group, until none comes in time or enough are printed."""
     while most != 0 and (records := queue.poll(timeout_ms, most)):
         for partition, group in groupby(records, lambda record: record.partition):
             sys.stdout.buffer.write(form(Printed(group), partition))

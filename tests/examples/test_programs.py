@@ -102,6 +102,7 @@ USAGE = {
     "orders.py": ["log", "x"],
     "outbox.py": ["only-a-database"],
     "workers.py": [],
+    "jobs.py": ["log", "many"],
     "live_to_parquet.py": ["read", "log"],
     "live_events.py": ["log", "no-port"],
 }
@@ -263,6 +264,55 @@ def test_sharing_each_task_has_one_result_although_a_worker_is_killed(store_dir:
     with segstore.open(store_dir, "r") as store:
         found = [[each.value for each in store.partition("results", number)] for number in range(8)]
     assert found == wanted
+
+
+# --- jobs -------------------------------------------------------------------------------------------
+
+
+def jobs_of(path: Path) -> tuple[dict[bytes, str], list[bytes], list[bytes]]:
+    """The kind of each job by its place; the places of jobs that are done, and of those set aside."""
+    with segstore.open(path, "r") as store:
+        kinds = {
+            b"%d-%d" % (number, record.offset): json.loads(record.value)["kind"]
+            for number in range(2)
+            for record in store.partition("jobs", number)
+        }
+        done = [record.value for record in store.partition("done")]
+        aside = [
+            found["__dlq.errors.partition"] + b"-" + found["__dlq.errors.offset"]
+            for record in store.partition("dlq.jobs")
+            for found in [dict(record.headers)]
+        ]
+    return kinds, done, aside
+
+
+def test_each_job_is_done_or_set_aside_and_these_are_put_in_again(store_dir: Path) -> None:
+    *_, last = run("jobs.py", store_dir, 24).splitlines()
+    assert last == "24 of 24 jobs are done or set aside"
+    kinds, done, aside = jobs_of(store_dir)
+    assert Counter(kinds[place] for place in aside) == {"broken": 2, "stubborn": 2}
+    assert set(done) == kinds.keys() - set(aside)
+    told = run("jobs.py", store_dir, "--again").splitlines()
+    shown = [re.sub(r"offset \d+", "offset N", line) for line in told]
+    assert sorted(line.partition("(")[2] for line in shown) == [
+        *["broken) from offset N, delivered 1 times: Offset rejected by client."] * 2,
+        *["stubborn) from offset N, delivered 3 times: Offset delivery count exceeded the threshold."] * 2,
+    ]
+    *_, last = run("jobs.py", store_dir, 0).splitlines()
+    assert last == "28 of 28 jobs are done or set aside"
+    kinds, done, aside = jobs_of(store_dir)
+    assert (len(kinds), len(set(done)), len(aside)) == (28, 24, 4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_no_job_is_lost(number: signal.Signals, store_dir: Path) -> None:
+    with started(EXAMPLES / "jobs.py", store_dir) as program:
+        until(lambda: end(store_dir, "done") > 20)
+        assert ended(program, number) == (-number if number == signal.SIGKILL else 0)
+    run("jobs.py", store_dir, 0)
+    kinds, done, aside = jobs_of(store_dir)
+    assert {*done, *aside} == kinds.keys()
+    assert {kinds[place] for place in aside} <= {"broken", "stubborn", "deadly", "flaky"}
 
 
 # --- all of them ------------------------------------------------------------------------------------

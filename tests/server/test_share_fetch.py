@@ -294,6 +294,7 @@ def test_a_group_that_may_not_be_read(store: segstore.Store) -> None:
     member = ShareMember(node)
     for told in (member.fetch(), member.acknowledge(epoch=1)):
         assert (told.code, told.body.responses) == (Code.GROUP_AUTHORIZATION_FAILED, [])
+    assert member.fetch(group_id=None).code == Code.INVALID_REQUEST
     node.close()
 
 
@@ -313,6 +314,7 @@ def test_a_member_that_never_sent_a_heartbeat(member: ShareMember) -> None:
 def test_a_share_partition_that_was_never_fetched(member: ShareMember) -> None:
     member.fetch()
     assert member.acknowledge({1: [(0, 0, [ACCEPT])]}).codes == {1: Code.UNKNOWN_TOPIC_OR_PARTITION}
+    assert member.acknowledge({1: [(1, 0, [ACCEPT])]}).codes == {1: Code.INVALID_REQUEST}
 
 
 def test_nobody_leads_but_for_those_who_look(member: ShareMember) -> None:
@@ -487,6 +489,34 @@ def test_q28_an_append_ends_the_wait(node: Node) -> None:
     assert told.acquired() == [(0, 1, 1)]
 
 
+@pytest.mark.parametrize("news", ["an append", "a release"])
+def test_q28_news_of_the_time_in_which_a_worker_acquires(
+    member: ShareMember, monkeypatch: pytest.MonkeyPatch, news: str
+) -> None:
+    """It is not missed: nobody tells of it again."""
+    member.fetch()
+    coordinator = shared(member.node.store, ShareCoordinator)
+    acquire = coordinator.acquire
+
+    def then_news(*given: Any) -> Any:
+        found = acquire(*given)
+        monkeypatch.undo()
+        if news == "an append":
+            put(member.node, 2)
+        else:
+            coordinator.release("g", "a", [(topic_of(member), 0)])
+            member.node.loop.run()  # which hears of it before the worker's end
+        return found
+
+    monkeypatch.setattr(coordinator, "acquire", then_news)
+    told = ShareMember(member.node, "b").fetch(max_wait_ms=1000)
+    assert told.acquired() == [(10, 11, 1) if news == "an append" else (0, 9, 2)]
+
+
+def topic_of(member: ShareMember) -> str:
+    return member.node.store.topics()["t"].topic_id
+
+
 def test_q28_a_release_ends_the_wait(member: ShareMember) -> None:
     member.fetch()
     told = waiting(ShareMember(member.node, "b"))
@@ -646,12 +676,31 @@ def test_q94_a_session_that_moves_on_while_a_fetch_waits(node: Node) -> None:
     assert told.code == Code.INVALID_SHARE_SESSION_EPOCH
 
 
-def test_a_session_that_ends_while_a_fetch_waits(node: Node) -> None:
+@pytest.mark.parametrize("epoch", [0, FINAL], ids=["begins anew", "ends"])
+def test_a_session_that_is_over_while_a_fetch_waits(
+    node: Node, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """The fetch is answered at once, and acquires nothing more."""
     member = ShareMember(node)
     member.beat()
     told = waiting(member)
-    assert ShareMember(node).acknowledge(epoch=FINAL).code == Code.NONE
-    assert told.code == Code.INVALID_SHARE_SESSION_EPOCH
+    asked: list[Any] = []
+    monkeypatch.setattr(shared(node.store, ShareCoordinator), "acquire", lambda *_: asked.append(_) or [])
+    assert ShareMember(node).fetch(wanted=(), epoch=epoch).code == Code.NONE
+    assert (told.code, asked) == (Code.INVALID_SHARE_SESSION_EPOCH, [])
+
+
+def test_nothing_is_kept_of_sessions_that_are_over(member: ShareMember) -> None:
+    fetches = member.node.part(ShareFetches)
+    member.fetch(epoch=0)
+    member.fetch(epoch=0)
+    ShareMember(member.node, "b").fetch(wanted=(), epoch=0)
+    ShareMember(member.node, "b").fetch(wanted=(), epoch=FINAL)
+    waiting(member, epoch=1)
+    member.channel.close()
+    member.node.loop.run()
+    assert len(fetches.sessions) == len(fetches.waits) == len(fetches.waits._groups) == 0
+    assert (fetches._parked, fetches._granted, fetches.sessions._by_group) == ({}, {}, {})
 
 
 def test_q94_a_throttled_client_acquires_nothing(member: ShareMember) -> None:

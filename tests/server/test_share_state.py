@@ -178,6 +178,10 @@ def test_a_share_partition_in_memory_gives_way(node: Node) -> None:
     assert ask(node, INITIALIZE, state_epoch=9, start_offset=4).error_code == Code.NONE
     assert member.fetch().acquired() == [(4, 9, 1)]
     assert ask(node, INITIALIZE, state_epoch=10, start_offset=6).error_code == Code.NONE
+    assert ShareMember(node, "b").fetch().acquired() == [(6, 9, 1)]
     told = member.acknowledge({0: [(4, 4, [ACCEPT])]})
-    assert told.codes[0] == Code.NOT_LEADER_OR_FOLLOWER
-    assert member.fetch().acquired() == [(6, 9, 1)]
+    assert told.codes == {0: Code.NONE}  # below the start of the other state: Q29
+    assert ask(node, DELETE).error_code == Code.NONE
+    told = member.acknowledge({0: [(6, 6, [ACCEPT])]})
+    assert told.codes == {0: Code.NOT_LEADER_OR_FOLLOWER}
+    assert member.fetch().codes == {0: Code.UNKNOWN_SERVER_ERROR}

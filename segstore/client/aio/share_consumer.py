@@ -18,7 +18,8 @@ from segstore.client.aio.in_thread import InThread, nothing, part_of
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.share.acknowledgements import OnAcknowledged
-from segstore.client.share.consumer import ShareConsumer, span
+from segstore.client.share.base import span
+from segstore.client.share.consumer import ShareConsumer
 from segstore.coordinator.share.core.values import AcknowledgeType
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import SegstoreError, StoreClosedError, copy_of

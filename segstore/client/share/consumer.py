@@ -11,49 +11,29 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection
 from contextlib import suppress
-from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from segstore import names
-from segstore.client.consumer.base import Guard, alone
-from segstore.client.consumer.config import deserialize_with
+from segstore.client.consumer.base import alone
 from segstore.client.consumer.ending import Ending
 from segstore.client.consumer.metrics import Polled
-from segstore.client.consumer.records import ConsumerRecord, Deserializers
+from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.share.acknowledgements import (
     ACCEPT,
     RELEASE,
-    Acknowledgements,
-    HeldRecords,
-    OnAcknowledged,
     batches,
 )
+from segstore.client.share.acknowledging import Acknowledging
+from segstore.client.share.base import by_partition, span
 from segstore.client.share.config import ShareConsumerConfig
-from segstore.client.share.deliveries import At, Damage, Deliveries, Given, Made, Undelivered, Waiting
-from segstore.client.share.in_store import ShareFetcher
-from segstore.client.share.membership import ShareConsumerMembership
-from segstore.client.share.metrics import ShareConsumerMetrics
-from segstore.client.share.waiting import ShareBell, ShareWait
-from segstore.config import arguments
-from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.offsets.topic import check_group
-from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
-from segstore.coordinator.retriable import BACKOFF_MS, LOADING, back_off
-from segstore.coordinator.share.core.values import AckBatch, AcknowledgeType
-from segstore.coordinator.share.share import ShareCoordinator
-from segstore.coordinator.shared import shared
-from segstore.coordinator.structs import TopicPartition
+from segstore.client.share.deliveries import At, Made
+from segstore.coordinator.retriable import LOADING
 from segstore.errors import (
     IllegalStateError,
-    InvalidArgumentError,
     InvalidTypeError,
-    ReadOnlyError,
-    SegstoreError,
     StoreClosedError,
-    WakeupError,
 )
 from segstore.mutex import calls_out
 from segstore.storage.meta.topics import find_topic
@@ -66,11 +46,9 @@ if TYPE_CHECKING:
 
 _CLOSE_MS = 30_000
 _FLUSH_S = 0.1  # how long an iteration may keep what it has accepted to itself
-_OFFSET = itemgetter(ConsumerRecord._fields.index("offset"))
-Kept = deque[Waiting | Damage]
 
 
-class ShareConsumer:
+class ShareConsumer(Acknowledging):
     """A member of the share group `group_id`, whose members share the records of their topics: each record is
     delivered to one of them at a time, until it is acknowledged. Its name for settings is kafka-python's
     spelling of Kafka's; settings of the network are refused by name. A share consumer is a context manager.
@@ -89,36 +67,7 @@ class ShareConsumer:
         """Raises ConfigError, InvalidGroupIdError, InvalidTypeError, UnknownTopicOrPartitionError;
         ReadOnlyError over a store opened "r", IllegalStateError in a guest of a shared store.
         """
-        if not isinstance(store, Store):
-            raise InvalidTypeError(
-                f"store must be a Store, as segstore.open() gives, not {type(store).__name__}"
-            )
-        self.config = config = ShareConsumerConfig.parse(settings)
-        _check_keeps(store, config)
-        check_group(config.group_id)
-        self._store, self._guard = store, Guard(store.path)
-        self._groups = shared(store, GroupCoordinator)
-        self._coordinator = shared(store, ShareCoordinator)
-        self._metrics = ShareConsumerMetrics(config)
-        self._membership = ShareConsumerMembership(store, self._groups, config, self._metrics)
-        throttle = quotas(store).throttle(CONSUMER_BYTE_RATE, config.client_id)
-        self._fetcher = ShareFetcher(
-            self._coordinator, self._membership.member_id, config, self._metrics, throttle
-        )
-        self._acks = Acknowledgements(
-            self._acknowledge, lambda: self._coordinator.lock_timeout_ms(config.group_id)
-        )
-        parts = config.key_deserializer, config.value_deserializer
-        self._deliveries = Deliveries(Deserializers(*map(deserialize_with, parts)))
-        self._wait = ShareWait(store)
-        self._current: ConsumerRecord | None = None  # of an iteration
-        self._flush_at = math.inf
-        self._bell = ShareBell(self._wait, self._coordinator, config.group_id)
-        closes = [getattr(part, "close", None) for part in parts]
-        self._left_open: list[Callable[[], object]] = [
-            *(self._bell.cancel, self._acks.tell, self._deliveries.clear),
-            *(close for close in closes if close is not None),
-        ]
+        super().__init__(store, settings)
         if topics:
             self.subscribe(topics)
         self._ending = Ending(self)
@@ -193,7 +142,7 @@ class ShareConsumer:
         with guard:
             self._check()
             given, waiting = self._poll(timeout_ms, max_records)
-            polled, held = _by_partition(given)
+            polled, held = by_partition(given)
             self._metrics.left()
             # Last: records that an interrupt keeps from the application count as not given.
             if waiting is not None:
@@ -207,7 +156,7 @@ class ShareConsumer:
         with guard:
             self._check()
             given, waiting = self._poll(timeout_ms, max_records)
-            _, held = _by_partition(given)
+            _, held = by_partition(given)
             records = (
                 given[0].records if len(given) == 1 else [each for part in given for each in part.records]
             )
@@ -216,111 +165,6 @@ class ShareConsumer:
                 self._deliveries.keep(waiting)
                 self._acks.held = held
             return records
-
-    def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[Given], Kept | None]:
-        """Return records, and what is to wait in memory once the application has them; None if that stays as
-        it is.
-        """
-        most, want = self._limits(max_records)
-        deadline = time.monotonic() + span(timeout_ms) / 1000
-        self._metrics.polled()
-        if self._membership.topics is None:
-            raise IllegalStateError("the share consumer is not subscribed to topics: call subscribe() first")
-        self._check_woken()
-        if self.config.is_explicit and self._acks.has_unacknowledged:
-            raise IllegalStateError("All records must be acknowledged in explicit acknowledgement mode.")
-        self._accept_all()
-        self._send()
-        self._acks.tell()
-        return self._find(most, want, deadline)
-
-    def _limits(self, max_records: int | None) -> tuple[float, int]:
-        """Return how many records a poll returns at most, and how many it asks for."""
-        if max_records is not None:
-            most = arguments.whole("max_records", max_records, 1)
-            return most, min(most, self.config.max_poll_records)
-        want = self.config.max_poll_records
-        return (want if self.config.is_strict else math.inf), want
-
-    def _find(self, most: float, want: int, deadline: float) -> tuple[list[Given], Kept | None]:
-        """Return what is found until `deadline`, or until a signal handler closes the consumer, or another
-        thread closes the store or asks for the guard.
-        """
-        guard, membership = self._guard, self._membership
-        while True:
-            if guard.ender is not None and guard.ending:
-                guard.given_up = True
-                return [], None
-            if guard.asked:
-                return [], None
-            try:
-                membership.poll()
-            except LOADING:  # the next look asks again
-                if not back_off(self._store, deadline):
-                    return [], None
-                continue
-            self._wait.begin([*membership.partitions.values()])
-            given, waiting, is_found = self._look(most, want)
-            if given or guard.closed:
-                return given, None if guard.closed else waiting
-            self._check_woken()
-            left = deadline - time.monotonic()
-            if is_found:  # gaps only
-                continue
-            if left <= 0:
-                return [], None
-            self._sleep(left)
-
-    def _sleep(self, left: float) -> None:
-        wait_ms = min(self._membership.wait_ms(), self._fetcher.wait_ms())
-        if self._fetcher.is_refused:
-            wait_ms = min(wait_ms, BACKOFF_MS)
-        self._wait.wait(min(left, wait_ms / 1000), is_deaf=self._fetcher.is_holding_back)
-
-    def _look(self, most: float, want: int) -> tuple[list[Given], Kept, bool]:
-        """Return records, what waits after them, and whether anything was acquired."""
-        renewed = self._acks.renewed
-        if renewed:
-            self._deliveries.put_back([*renewed])
-            renewed.clear()
-        if self._deliveries:
-            given, waiting = self._take(most)
-            if given:
-                return given, waiting, True
-        self._deliveries.add(self._fetcher.fetch([*self._membership.partitions], want))
-        given, waiting = self._take(most)
-        return given, waiting, self._fetcher.has_acquired
-
-    def _take(self, most: float) -> tuple[list[Given], Kept]:
-        try:
-            return self._deliveries.look(most)
-        except Undelivered as failed:
-            error = failed.error
-            self._hold_failed(failed)
-        try:
-            raise error
-        finally:
-            del error  # the deserializer's error has this frame in its traceback
-
-    def _hold_failed(self, failed: Undelivered) -> None:
-        """Let the application acknowledge a record that could not be deserialized, which else is released."""
-        offset = failed.error.offset
-        held = self._acks.hold(failed.tp, failed.at, offset, None, failed.until)
-        held.notes[offset] = RELEASE
-
-    def _check(self) -> None:
-        guard = self._guard
-        if guard.closed or guard.ender is not None:
-            guard.check()
-        if self._acks.is_telling:
-            raise IllegalStateError(
-                "an acknowledgement commit callback may not call the share consumer, but for wakeup()"
-            )
-
-    def _check_woken(self) -> None:
-        if self._wait.is_woken:
-            self._wait.is_woken = False
-            raise WakeupError("wakeup() was called")
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
@@ -334,108 +178,6 @@ class ShareConsumer:
         and a signal handler, may call this.
         """
         self._wait.wakeup()
-
-    # --- acknowledgements ------------------------------------------------------------------------
-
-    def acknowledge(
-        self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
-    ) -> None:
-        """Note what became of a record of the last poll, in place of an earlier note: ACCEPT, it is done
-        with; RELEASE, it is to be delivered again; REJECT, it is never to be delivered again; RENEW, its
-        acquisition lock begins anew, and it comes again with the next poll. The note is sent by the next
-        `poll`, `commit_sync`, `commit_async` or `close`.
-
-        Raises IllegalStateError in implicit mode, and for a record that the last poll did not give, or whose
-        acknowledgement was sent; InvalidArgumentError, InvalidTypeError.
-        """
-        guard = self._guard
-        with guard:
-            self._check()
-            if others or not isinstance(record, ConsumerRecord):
-                raise InvalidTypeError(
-                    f"record must be a ConsumerRecord, not {type_name(record)}: by its place a record is "
-                    "acknowledged by acknowledge_offset(topic, partition, offset, type)"
-                )
-            self._check_explicit()
-            self._acks.note(record[0], record[1], record[3], type)
-
-    def acknowledge_offset(
-        self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
-    ) -> None:
-        """Do as `acknowledge` with a record of the last poll by its place; also with one for which that poll
-        raised RecordDeserializationError, in both modes. Raises what `acknowledge` raises.
-        """
-        guard = self._guard
-        with guard:
-            self._check()
-            if not isinstance(topic, str):
-                raise InvalidTypeError(f"topic must be a str, not {type_name(topic)}")
-            number = arguments.whole("partition", partition, 0)
-            at = arguments.whole("offset", offset, 0)
-            if not self._acks.is_failed(topic, number, at):
-                self._check_explicit()
-            self._acks.note(topic, number, at, type)
-
-    def _check_explicit(self) -> None:
-        if not self.config.is_explicit:
-            raise IllegalStateError(
-                'records are acknowledged one by one only with share_acknowledgement_mode="explicit"; in '
-                "implicit mode the next poll, commit or close accepts them"
-            )
-
-    def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
-        """Send all acknowledgements that are noted, in implicit mode of all records of the last poll; return
-        for each partition None once they are in the log, or the error after which none of them counts:
-        InvalidRecordStateError if a lock has run out, StorageError, and others.
-
-        Raises InvalidTypeError, ClientClosedError, StoreClosedError.
-        """
-        guard = self._guard
-        with guard:
-            self._check()
-            if timeout_ms is not None:
-                span(timeout_ms)
-            self._accept_all()
-            found = self._send()
-            self._acks.tell()
-            return found
-
-    def commit_async(self) -> None:
-        """Do as `commit_sync`; errors go to the acknowledgement commit callback, in the next `poll`,
-        `commit_sync` or `close`.
-        """
-        guard = self._guard
-        with guard:
-            self._check()
-            self._accept_all()
-            self._send()
-
-    def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
-        """Have callback({partition: offsets}, error) called for each partition whose acknowledgements were
-        sent, within `poll`, `commit_sync` and `close`; `error` is None if they count. What the callback
-        raises goes to the application. The callback may call `wakeup` only. None: call nothing more.
-        """
-        guard = self._guard
-        with guard:
-            self._check()
-            if callback is not None and not callable(callback):
-                raise InvalidTypeError(f"callback must be callable, or None, not {type_name(callback)}")
-            self._acks.callback = callback
-
-    def _accept_all(self) -> None:
-        if not self.config.is_explicit:
-            self._acks.note_all()
-
-    def _send(self) -> dict[TopicPartition, SegstoreError | None]:
-        acks = self._acks
-        sent, failed = acks.sent, acks.failed
-        found = acks.send()
-        if found:
-            self._metrics.acknowledged(acks.sent - sent, acks.failed - failed)
-        return found
-
-    def _acknowledge(self, acks: Mapping[At, Sequence[AckBatch]]) -> Mapping[At, SegstoreError | None]:
-        return self._coordinator.acknowledge(self.config.group_id, self._membership.member_id, acks)
 
     # --- for AsyncShareConsumer --------------------------------------------------------------------
 
@@ -584,54 +326,3 @@ class ShareConsumer:
         not accepted, but released.
         """
         self._close(kind is None)
-
-
-def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
-    """Raise ReadOnlyError, IllegalStateError unless this process keeps share groups: acquisition locks are
-    memory of the process that writes the store.
-    """
-    if store.mode == "r":
-        raise ReadOnlyError(
-            f"group_id={config.group_id!r}: share groups belong to the process that writes {store.path}, "
-            f'which was opened with mode="r" here: {_other_way(store)}'
-        )
-    store._check_keeps(f"ShareConsumer(group_id={config.group_id!r})")
-
-
-def _other_way(store: Store) -> str:
-    """Return how else a process that only reads the store gets records of a share group."""
-    address = ""
-    with suppress(OSError):
-        address = store._context.files.lock_address(names.below(store.path, names.LOCK))
-    if address:
-        return f"join the group with a Kafka client at {address}, where that process serves it"
-    return 'open it with "rw" if no other process does, or join with a Kafka client by segstore serve'
-
-
-def span(timeout_ms: Any) -> float:
-    """Return a time-out in ms. Raises InvalidTypeError, InvalidArgumentError."""
-    found = arguments.milliseconds("timeout_ms", timeout_ms)
-    if timeout_ms < 0:
-        raise InvalidArgumentError(f"timeout_ms={timeout_ms}: must be at least 0")
-    return found
-
-
-def _by_partition(given: list[Given]) -> tuple[Polled, dict[TopicPartition, HeldRecords]]:
-    """Return records by partition, and as records that the application has."""
-    polled: Polled = {}
-    held: dict[TopicPartition, HeldRecords] = {}
-    for tp, at, records, until in given:
-        by_offset: dict[int, ConsumerRecord | None] = dict(zip(map(_OFFSET, records), records, strict=True))
-        there = held.get(tp)
-        if there is None:
-            polled[tp], held[tp] = records, HeldRecords(at, by_offset, until)
-        else:
-            polled[tp] = [*polled[tp], *records]
-            there.records.update(by_offset)
-            there.until = min(there.until, until)
-    return polled, held
-
-
-def type_name(value: object) -> str:
-    """Return the name of a value's type."""
-    return type(value).__name__

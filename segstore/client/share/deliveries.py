@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from segstore.client.consumer.records import ConsumerRecord, Counts, Deserializers, consumer_records
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import RecordDeserializationError
+from segstore.errors import RecordDeserializationError, copy_of
 from segstore.records import Records
 
 At = tuple[str, int]
@@ -163,18 +163,23 @@ class Deliveries:
                     waiting.appendleft(part)
                     break
                 self._waiting = waiting
-                raise part.error
+                raise copy_of(part.error)
             if part.until <= now:
                 continue
             (records, error), rest = part.take(most, self._deserializers)
-            if error is not None and given:
-                waiting.appendleft(part)
-                break
+            if error is not None:
+                try:
+                    if given:
+                        waiting.appendleft(part)
+                        break
+                    if rest is not None:
+                        waiting.appendleft(rest)
+                    self._waiting = waiting
+                    raise Undelivered(part.tp, part.at, part.until, error)
+                finally:
+                    del error  # the deserializer's error has this frame in its traceback
             if rest is not None:
                 waiting.appendleft(rest)
-            if error is not None:
-                self._waiting = waiting
-                raise Undelivered(part.tp, part.at, part.until, error)
             most -= len(records)
             given.append(Given(part.tp, part.at, records, part.until))
             if rest is not None and most > 0:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from segstore import names
+from segstore.coordinator.share.core.acknowledgement import check_form
 from segstore.coordinator.share.core.values import AckBatch, AcknowledgeType
 from segstore.errors import (
     FencedLeaderEpochError,
     FencedStateEpochError,
     IllegalStateError,
+    InvalidRequestError,
     SegstoreError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
@@ -88,25 +90,16 @@ def _batch(each: Any) -> AckBatch:
     return AckBatch(each.first_offset, each.last_offset, each.acknowledge_types)
 
 
-def fault(batches: Sequence[AckBatch], version: int, renews: bool) -> str | None:
+def fault(batches: Sequence[AckBatch], renews: bool) -> str | None:
     """Return why acknowledgements of a partition can't be taken by their form, None if they can (Kafka:
     validateAcknowledgementBatches).
     """
-    most = AcknowledgeType.RENEW if version >= RENEWS_SINCE else AcknowledgeType.REJECT
-    last = -1
-    for batch in batches:
-        types, count = batch.types, batch.last - batch.first + 1
-        if count < 1:
-            return f"offsets {batch.first} to {batch.last}: the last must not be below the first"
-        if batch.first < last:
-            return f"offset {batch.first}: batches must be in the order of their offsets"
-        if len(types) not in (1, count):
-            return f"offsets {batch.first} to {batch.last}: {len(types)} types for {count} offsets"
-        if not 0 <= min(types) <= max(types) <= most:
-            return f"offsets {batch.first} to {batch.last}: the types must be from 0 to {int(most)}"
-        if AcknowledgeType.RENEW in types and not renews:
-            return "acknowledgements of type RENEW need is_renew_ack"
-        last = batch.last
+    try:
+        check_form(batches)
+    except InvalidRequestError as error:
+        return str(error)
+    if not renews and any(AcknowledgeType.RENEW in batch.types for batch in batches):
+        return "acknowledgements of type RENEW need is_renew_ack"
     return None
 
 
@@ -125,7 +118,7 @@ def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAc
         topic = named[key]
         if isinstance(topic, Told):
             found.refused[key] = topic
-        elif (why := fault(batches, request.version, renews(request))) is not None:
+        elif (why := fault(batches, renews(request))) is not None:
             found.refused[key] = Told(Code.INVALID_REQUEST, why)
         else:
             found.good[key] = batches

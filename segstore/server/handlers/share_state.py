@@ -18,7 +18,7 @@ from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.share.state_log import StateLog
 from segstore.coordinator.share.state_requests import Update
 from segstore.coordinator.shared import existing, shared
-from segstore.errors import InvalidRequestError, SegstoreError, UnknownTopicOrPartitionError
+from segstore.errors import InvalidRequestError, SegstoreError, UnknownTopicOrPartitionError, copy_of
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import code_of
 from segstore.server.apis import Api
@@ -144,7 +144,7 @@ def _check_there(store: Store, key: ShareKey) -> None:
 def _write_one(states: StateLog, key: ShareKey, update: Update) -> None:
     error = states.write({key: update})[key]
     if error is not None:
-        raise error
+        raise copy_of(error)
 
 
 def _drop(store: Store, key: ShareKey) -> None:

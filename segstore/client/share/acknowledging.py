@@ -1,0 +1,109 @@
+"""The methods of `ShareConsumer` by which the application says what became of records.
+
+On disk: nothing of its own. Threads: one at a time.
+"""
+
+from __future__ import annotations
+
+from segstore.client.consumer.records import ConsumerRecord
+from segstore.client.share.acknowledgements import (
+    OnAcknowledged,
+)
+from segstore.client.share.base import ShareParts, span, type_name
+from segstore.config import arguments
+from segstore.coordinator.share.core.values import AcknowledgeType
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import (
+    IllegalStateError,
+    InvalidTypeError,
+    SegstoreError,
+)
+
+
+class Acknowledging(ShareParts):
+    """Methods for acknowledgements."""
+
+    def acknowledge(
+        self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
+    ) -> None:
+        """Note what became of a record of the last poll, in place of an earlier note: ACCEPT, it is done
+        with; RELEASE, it is to be delivered again; REJECT, it is never to be delivered again; RENEW, its
+        acquisition lock begins anew, and it comes again with the next poll. The note is sent by the next
+        `poll`, `commit_sync`, `commit_async` or `close`.
+
+        Raises IllegalStateError in implicit mode, and for a record that the last poll did not give, or whose
+        acknowledgement was sent; InvalidArgumentError, InvalidTypeError.
+        """
+        guard = self._guard
+        with guard:
+            self._check()
+            if others or not isinstance(record, ConsumerRecord):
+                raise InvalidTypeError(
+                    f"record must be a ConsumerRecord, not {type_name(record)}: by its place a record is "
+                    "acknowledged by acknowledge_offset(topic, partition, offset, type)"
+                )
+            self._check_explicit()
+            self._acks.note(record[0], record[1], record[3], type)
+
+    def acknowledge_offset(
+        self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
+    ) -> None:
+        """Do as `acknowledge` with a record of the last poll by its place; also with one for which that poll
+        raised RecordDeserializationError, in both modes. Raises what `acknowledge` raises.
+        """
+        guard = self._guard
+        with guard:
+            self._check()
+            if not isinstance(topic, str):
+                raise InvalidTypeError(f"topic must be a str, not {type_name(topic)}")
+            number = arguments.whole("partition", partition, 0)
+            at = arguments.whole("offset", offset, 0)
+            if not self._acks.is_failed(topic, number, at):
+                self._check_explicit()
+            self._acks.note(topic, number, at, type)
+
+    def _check_explicit(self) -> None:
+        if not self.config.is_explicit:
+            raise IllegalStateError(
+                'records are acknowledged one by one only with share_acknowledgement_mode="explicit"; in '
+                "implicit mode the next poll, commit or close accepts them"
+            )
+
+    def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
+        """Send all acknowledgements that are noted, in implicit mode of all records of the last poll; return
+        for each partition None once they are in the log, or the error after which none of them counts:
+        InvalidRecordStateError if a lock has run out, StorageError, and others.
+
+        Raises InvalidTypeError, ClientClosedError, StoreClosedError.
+        """
+        guard = self._guard
+        with guard:
+            self._check()
+            if timeout_ms is not None:
+                span(timeout_ms)
+            self._accept_all()
+            found = self._send()
+            self._acks.tell()
+            return found
+
+    def commit_async(self) -> None:
+        """Do as `commit_sync`; errors go to the acknowledgement commit callback, in the next `poll`,
+        `commit_sync` or `close`.
+        """
+        guard = self._guard
+        with guard:
+            self._check()
+            self._accept_all()
+            self._send()
+
+    def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
+        """Have callback({partition: offsets}, error) called for each partition whose acknowledgements were
+        sent, within `poll`, `commit_sync` and `close`; `error` is None if they count. What the callback
+        raises goes to the application. The callback may call `wakeup` only. None: call nothing more.
+        """
+        guard = self._guard
+        with guard:
+            self._check()
+            if callback is not None and not callable(callback):
+                raise InvalidTypeError(f"callback must be callable, or None, not {type_name(callback)}")
+            self._acks.callback = callback

@@ -1,0 +1,269 @@
+"""`ShareParts`: the base of `ShareConsumer`, which makes and connects its parts, and finds records for a
+poll.
+
+On disk: nothing of its own. Threads: one at a time, the consumer's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+from segstore import names
+from segstore.client.consumer.base import Guard
+from segstore.client.consumer.config import deserialize_with
+from segstore.client.consumer.metrics import Polled
+from segstore.client.consumer.records import ConsumerRecord, Deserializers
+from segstore.client.share.acknowledgements import (
+    RELEASE,
+    Acknowledgements,
+    HeldRecords,
+)
+from segstore.client.share.config import ShareConsumerConfig
+from segstore.client.share.deliveries import Damage, Deliveries, Given, Undelivered, Waiting
+from segstore.client.share.in_store import ShareFetcher
+from segstore.client.share.membership import ShareConsumerMembership
+from segstore.client.share.metrics import ShareConsumerMetrics
+from segstore.client.share.waiting import ShareBell, ShareWait
+from segstore.config import arguments
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.offsets.topic import check_group
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
+from segstore.coordinator.retriable import BACKOFF_MS, LOADING, back_off
+from segstore.coordinator.share.share import ShareCoordinator
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import (
+    IllegalStateError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    ReadOnlyError,
+    SegstoreError,
+    WakeupError,
+)
+from segstore.storage.store.store import Store
+
+_OFFSET = itemgetter(ConsumerRecord._fields.index("offset"))
+Kept = deque[Waiting | Damage]
+
+
+class ShareParts:
+    """The parts of a share consumer, whose methods stand in several files: each class has those of one
+    subject.
+    """
+
+    def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
+        """Raises ConfigError, InvalidGroupIdError, InvalidTypeError; ReadOnlyError over a store opened "r",
+        IllegalStateError in a guest of a shared store.
+        """
+        if not isinstance(store, Store):
+            raise InvalidTypeError(
+                f"store must be a Store, as segstore.open() gives, not {type(store).__name__}"
+            )
+        self.config = config = ShareConsumerConfig.parse(settings)
+        _check_keeps(store, config)
+        check_group(config.group_id)
+        self._store, self._guard = store, Guard(store.path)
+        self._groups = shared(store, GroupCoordinator)
+        self._coordinator = shared(store, ShareCoordinator)
+        self._metrics = ShareConsumerMetrics(config)
+        self._membership = ShareConsumerMembership(store, self._groups, config, self._metrics)
+        throttle = quotas(store).throttle(CONSUMER_BYTE_RATE, config.client_id)
+        self._fetcher = ShareFetcher(
+            self._coordinator, self._membership.member_id, config, self._metrics, throttle
+        )
+        # No bound methods of this object: it ends with its last reference, and so does its membership.
+        self._acknowledge = partial(
+            self._coordinator.acknowledge, config.group_id, self._membership.member_id
+        )
+        lock_ms = partial(self._coordinator.lock_timeout_ms, config.group_id)
+        self._acks = Acknowledgements(self._acknowledge, lock_ms)
+        parts = config.key_deserializer, config.value_deserializer
+        self._deliveries = Deliveries(Deserializers(*map(deserialize_with, parts)))
+        self._wait = ShareWait(store)
+        self._current: ConsumerRecord | None = None  # of an iteration
+        self._flush_at = math.inf
+        self._bell = ShareBell(self._wait, self._coordinator, config.group_id)
+        closes = [getattr(part, "close", None) for part in parts]
+        self._left_open: list[Callable[[], object]] = [
+            *(self._bell.cancel, self._acks.tell, self._deliveries.clear),
+            *(close for close in closes if close is not None),
+        ]
+
+    # --- a poll -----------------------------------------------------------------------------------
+
+    def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[Given], Kept | None]:
+        """Return records, and what is to wait in memory once the application has them; None if that stays as
+        it is.
+        """
+        most, want = self._limits(max_records)
+        deadline = time.monotonic() + span(timeout_ms) / 1000
+        self._metrics.polled()
+        if self._membership.topics is None:
+            raise IllegalStateError("the share consumer is not subscribed to topics: call subscribe() first")
+        self._check_woken()
+        if self.config.is_explicit and self._acks.has_unacknowledged:
+            raise IllegalStateError("All records must be acknowledged in explicit acknowledgement mode.")
+        self._accept_all()
+        self._send()
+        self._acks.tell()
+        return self._find(most, want, deadline)
+
+    def _limits(self, max_records: int | None) -> tuple[float, int]:
+        """Return how many records a poll returns at most, and how many it asks for."""
+        if max_records is not None:
+            most = arguments.whole("max_records", max_records, 1)
+            return most, min(most, self.config.max_poll_records)
+        want = self.config.max_poll_records
+        return (want if self.config.is_strict else math.inf), want
+
+    def _find(self, most: float, want: int, deadline: float) -> tuple[list[Given], Kept | None]:
+        """Return what is found until `deadline`, or until a signal handler closes the consumer, or another
+        thread closes the store or asks for the guard.
+        """
+        guard, membership = self._guard, self._membership
+        while True:
+            if guard.ender is not None and guard.ending:
+                guard.given_up = True
+                return [], None
+            if guard.asked:
+                return [], None
+            try:
+                membership.poll()
+            except LOADING:  # the next look asks again
+                if not back_off(self._store, deadline):
+                    return [], None
+                continue
+            self._wait.begin([*membership.partitions.values()])
+            given, waiting, is_found = self._look(most, want)
+            if given or guard.closed:
+                return given, None if guard.closed else waiting
+            self._check_woken()
+            left = deadline - time.monotonic()
+            if is_found:  # gaps only
+                continue
+            if left <= 0:
+                return [], None
+            self._sleep(left)
+
+    def _sleep(self, left: float) -> None:
+        wait_ms = min(self._membership.wait_ms(), self._fetcher.wait_ms())
+        if self._fetcher.is_refused:
+            wait_ms = min(wait_ms, BACKOFF_MS)
+        self._wait.wait(min(left, wait_ms / 1000), is_deaf=self._fetcher.is_holding_back)
+
+    def _look(self, most: float, want: int) -> tuple[list[Given], Kept, bool]:
+        """Return records, what waits after them, and whether anything was acquired."""
+        renewed = self._acks.renewed
+        if renewed:
+            self._deliveries.put_back([*renewed])
+            renewed.clear()
+        if self._deliveries:
+            given, waiting = self._take(most)
+            if given:
+                return given, waiting, True
+        self._deliveries.add(self._fetcher.fetch([*self._membership.partitions], want))
+        given, waiting = self._take(most)
+        return given, waiting, self._fetcher.has_acquired
+
+    def _take(self, most: float) -> tuple[list[Given], Kept]:
+        try:
+            return self._deliveries.look(most)
+        except Undelivered as failed:
+            error = failed.error
+            self._hold_failed(failed)
+        try:
+            raise error
+        finally:
+            del error  # the deserializer's error has this frame in its traceback
+
+    def _hold_failed(self, failed: Undelivered) -> None:
+        """Let the application acknowledge a record that could not be deserialized, which else is released."""
+        offset = failed.error.offset
+        held = self._acks.hold(failed.tp, failed.at, offset, None, failed.until)
+        held.notes[offset] = RELEASE
+
+    def _check(self) -> None:
+        guard = self._guard
+        if guard.closed or guard.ender is not None:
+            guard.check()
+        if self._acks.is_telling:
+            raise IllegalStateError(
+                "an acknowledgement commit callback may not call the share consumer, but for wakeup()"
+            )
+
+    def _check_woken(self) -> None:
+        if self._wait.is_woken:
+            self._wait.is_woken = False
+            raise WakeupError("wakeup() was called")
+
+    # --- what is sent -----------------------------------------------------------------------------
+
+    def _accept_all(self) -> None:
+        if not self.config.is_explicit:
+            self._acks.note_all()
+
+    def _send(self) -> dict[TopicPartition, SegstoreError | None]:
+        acks = self._acks
+        sent, failed = acks.sent, acks.failed
+        found = acks.send()
+        if found:
+            self._metrics.acknowledged(acks.sent - sent, acks.failed - failed)
+        return found
+
+
+def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
+    """Raise ReadOnlyError, IllegalStateError unless this process keeps share groups: acquisition locks are
+    memory of the process that writes the store.
+    """
+    if store.mode == "r":
+        raise ReadOnlyError(
+            f"group_id={config.group_id!r}: share groups belong to the process that writes {store.path}, "
+            f'which was opened with mode="r" here: {_other_way(store)}'
+        )
+    store._check_keeps(f"ShareConsumer(group_id={config.group_id!r})")
+
+
+def _other_way(store: Store) -> str:
+    """Return how else a process that only reads the store gets records of a share group."""
+    address = ""
+    with suppress(OSError):
+        address = store._context.files.lock_address(names.below(store.path, names.LOCK))
+    if address:
+        return f"join the group with a Kafka client at {address}, where that process serves it"
+    return 'open it with "rw" if no other process does, or join with a Kafka client by segstore serve'
+
+
+def span(timeout_ms: Any) -> float:
+    """Return a time-out in ms. Raises InvalidTypeError, InvalidArgumentError."""
+    found = arguments.milliseconds("timeout_ms", timeout_ms)
+    if timeout_ms < 0:
+        raise InvalidArgumentError(f"timeout_ms={timeout_ms}: must be at least 0")
+    return found
+
+
+def by_partition(given: list[Given]) -> tuple[Polled, dict[TopicPartition, HeldRecords]]:
+    """Return records by partition, and as records that the application has."""
+    polled: Polled = {}
+    held: dict[TopicPartition, HeldRecords] = {}
+    for tp, at, records, until in given:
+        by_offset: dict[int, ConsumerRecord | None] = dict(zip(map(_OFFSET, records), records, strict=True))
+        there = held.get(tp)
+        if there is None:
+            polled[tp], held[tp] = records, HeldRecords(at, by_offset, until)
+        else:
+            polled[tp] = [*polled[tp], *records]
+            there.records.update(by_offset)
+            there.until = min(there.until, until)
+    return polled, held
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type."""
+    return type(value).__name__
