@@ -31,7 +31,7 @@ from share_broker import (
     letters,
     share_broker,
 )
-from share_script import alter_offset, await_coordinator
+from share_script import OFFSETS, Member, alter_offset, await_coordinator
 from waiting import PATIENCE, until
 
 import segstore
@@ -67,9 +67,7 @@ with segstore.open(path) as store:
         store.alter_topic("dlq.g", {"errors.deadletterqueue.group.enable": True})
     segstore.AdminClient(store).alter_configs([segstore.ConfigResource("GROUP", "g", settings)])
     queue = segstore.ShareConsumer(store, "t", group_id="g", share_acknowledgement_mode="explicit")
-    given = {}
-    while len(given) < int(sys.argv[4]):
-        given |= {record.offset: record for record in queue.poll_flat(timeout_ms=1000)}
+    given = {record.offset: record for record in queue.poll_flat(timeout_ms=int(sys.argv[4]))}
     print(json.dumps({offset: record.delivery_count for offset, record in given.items()}), flush=True)
     for offset, kind in acks.items():
         queue.acknowledge(given[int(offset)], segstore.AcknowledgeType(kind))
@@ -80,20 +78,17 @@ with segstore.open(path) as store:
 
 
 def work(
-    logs: Path, count: int, acks: dict[int, int], kills: bool, settings: Mapping[str, str] = WITH_LETTERS
+    logs: Path,
+    acks: dict[int, int],
+    kills: bool,
+    settings: Mapping[str, str] = WITH_LETTERS,
+    wait_ms: int = int(PATIENCE * 1000),
 ) -> dict[int, int]:
     """Let a process open the directories, and take records of the group, and acknowledge some; kill it with
     the others held, or let it close the store. Return the delivery counts.
     """
-    command = [
-        sys.executable,
-        "-c",
-        HOLDER,
-        str(logs),
-        json.dumps(settings),
-        json.dumps(acks),
-        str(count),
-    ]
+    told = [json.dumps(settings), json.dumps(acks), str(wait_ms)]
+    command = [sys.executable, "-c", HOLDER, str(logs), *told]
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
         assert process.stdout is not None
@@ -140,7 +135,7 @@ def test_q64_a_queue_moves_between_a_broker_and_segstore(kills: bool, held: int,
         worker.close()
     assert segstore.check(logs) == []
     # The counts of locks that were not ended are lost; 3 and 5 are done with.
-    taken = work(logs, 8, {0: ACCEPT, 1: RELEASE, 2: REJECT, 4: RELEASE}, kills)
+    taken = work(logs, {0: ACCEPT, 1: RELEASE, 2: REJECT, 4: RELEASE}, kills)
     assert taken == {**dict.fromkeys((0, 1, 2, 6, 7, 8, 9), 1), 4: 2}
     assert segstore.check(logs) == []
     shutil.rmtree(logs / ".segstore")
@@ -160,7 +155,7 @@ def test_q64_a_queue_moves_between_a_broker_and_segstore(kills: bool, held: int,
         state = shared(store, StateLog).read(ShareKey(GROUP, store.topics()[TOPIC].topic_id, 0))
         assert state is not None
         assert (state.start, state.leader_epoch, state.complete) == (1, epoch, 9)
-    assert work(logs, 0, {}, kills) == {}
+    assert work(logs, {}, kills, wait_ms=1000) == {}
 
 
 def test_a_broker_of_4_3_goes_on_with_what_segstore_wrote(tmp_path: Path) -> None:
@@ -176,7 +171,7 @@ def test_a_broker_of_4_3_goes_on_with_what_segstore_wrote(tmp_path: Path) -> Non
         worker.acknowledge({3: ACCEPT, 4: RELEASE, 5: REJECT})
         end(broker, kills=True)
         worker.close()
-    taken = work(logs, 8, {0: ACCEPT, 1: RELEASE, 2: REJECT, 4: RELEASE}, True, QUEUE)
+    taken = work(logs, {0: ACCEPT, 1: RELEASE, 2: REJECT, 4: RELEASE}, True, QUEUE)
     assert taken == {**dict.fromkeys((0, 1, 2, 6, 7, 8, 9), 1), 4: 2}
     with segstore.open(logs) as store:
         states = shared(store, StateLog)
@@ -243,7 +238,7 @@ def test_q48_a_broker_goes_on_with_a_state_that_was_cut(tmp_path: Path) -> None:
     os.truncate(file, size)
     with segstore.open(logs) as store:
         store.partition(TOPIC).append_batch([b""] * 5)
-    taken = work(logs, 14, {1: ACCEPT, 9: RELEASE, 10: ACCEPT}, True)
+    taken = work(logs, {1: ACCEPT, 9: RELEASE, 10: ACCEPT}, True)
     assert taken == {**dict.fromkeys((*range(1, 9), *range(10, 15)), 1), 9: 2}
     assert segstore.check(logs) == []
     shutil.rmtree(logs / ".segstore")
@@ -259,3 +254,33 @@ def test_q48_a_broker_goes_on_with_a_state_that_was_cut(tmp_path: Path) -> None:
         state = states.read(*states.keys_of(GROUP))
         assert state is not None
         assert FIRST_EPOCH < state.state_epoch <= group.generation
+
+
+def test_q83_a_broker_that_stops_between_two_heartbeats(tmp_path: Path) -> None:
+    """It has noted a member, and a state that it was to begin, and nothing else."""
+    broker = share_broker(tmp_path / "broker")
+    logs = broker.logs
+    with broker.running() as address:
+        fill(address)
+        await_coordinator(address)
+        Member(address, TOPIC).join()
+        end(broker, kills=True)
+    offsets = logs / f"{OFFSETS}-0" / f"{0:020d}.log"
+    os.truncate(offsets, first_batch(offsets.read_bytes()))
+    os.truncate(logs / f"{STATES}-0" / f"{0:020d}.log", 0)
+    with segstore.open(logs) as store:
+        group = segstore.ConfigResource("GROUP", TOPIC, QUEUE)  # settings do not lie in the directories
+        segstore.AdminClient(store).alter_configs([group])
+        with segstore.ShareConsumer(store, TOPIC, group_id=TOPIC) as queue:
+            taken = until(lambda: queue.poll_flat(timeout_ms=100, max_records=4))
+        assert [(each.offset, each.delivery_count) for each in taken] == [(each, 1) for each in range(4)]
+    assert segstore.check(logs) == []
+    shutil.rmtree(logs / ".segstore")
+    with broker.running() as address:
+        assert console_consumer(address, TOPIC, 6).keys() == set(range(4, 10))
+        describe(address, start="4", lag="0", group=TOPIC)
+
+
+def first_batch(data: bytes) -> int:
+    """Return the size of a log's first batch, which has those of a heartbeat's records."""
+    return 12 + int.from_bytes(data[8:12], "big")
