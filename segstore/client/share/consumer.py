@@ -96,7 +96,7 @@ class ShareConsumer:
         self.config = config = ShareConsumerConfig.parse(settings)
         _check_keeps(store, config)
         check_group(config.group_id)
-        self._store, self._guard = store, Guard(store.path)
+        self._store, self._guard, self._is_explicit = store, Guard(store.path), config.is_explicit
         self._groups = shared(store, GroupCoordinator)
         self._coordinator = shared(store, ShareCoordinator)
         self._metrics = ShareConsumerMetrics(config)
@@ -227,9 +227,10 @@ class ShareConsumer:
         if self._membership.topics is None:
             raise IllegalStateError("the share consumer is not subscribed to topics: call subscribe() first")
         self._check_woken()
-        if self.config.is_explicit and self._acks.has_unacknowledged:
+        if self._is_explicit and self._acks.has_unacknowledged:
             raise IllegalStateError("All records must be acknowledged in explicit acknowledgement mode.")
-        self._accept_all()
+        if not self._is_explicit:
+            self._acks.note_all()
         self._send()
         self._acks.tell()
         return self._find(most, want, deadline)
@@ -356,7 +357,8 @@ class ShareConsumer:
                     f"record must be a ConsumerRecord, not {type_name(record)}: by its place a record is "
                     "acknowledged by acknowledge_offset(topic, partition, offset, type)"
                 )
-            self._check_explicit()
+            if not self._is_explicit:
+                raise _implicit()
             self._acks.note(record[0], record[1], record[3], type)
 
     def acknowledge_offset(
@@ -372,16 +374,9 @@ class ShareConsumer:
                 raise InvalidTypeError(f"topic must be a str, not {type_name(topic)}")
             number = arguments.whole("partition", partition, 0)
             at = arguments.whole("offset", offset, 0)
-            if not self._acks.is_failed(topic, number, at):
-                self._check_explicit()
+            if not self._is_explicit and not self._acks.is_failed(topic, number, at):
+                raise _implicit()
             self._acks.note(topic, number, at, type)
-
-    def _check_explicit(self) -> None:
-        if not self.config.is_explicit:
-            raise IllegalStateError(
-                'records are acknowledged one by one only with share_acknowledgement_mode="explicit"; in '
-                "implicit mode the next poll, commit or close accepts them"
-            )
 
     def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
         """Send all acknowledgements that are noted, in implicit mode of all records of the last poll; return
@@ -395,7 +390,8 @@ class ShareConsumer:
             self._check()
             if timeout_ms is not None:
                 span(timeout_ms)
-            self._accept_all()
+            if not self._is_explicit:
+                self._acks.note_all()
             found = self._send()
             self._acks.tell()
             return found
@@ -407,7 +403,8 @@ class ShareConsumer:
         guard = self._guard
         with guard:
             self._check()
-            self._accept_all()
+            if not self._is_explicit:
+                self._acks.note_all()
             self._send()
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
@@ -421,10 +418,6 @@ class ShareConsumer:
             if callback is not None and not callable(callback):
                 raise InvalidTypeError(f"callback must be callable, or None, not {type_name(callback)}")
             self._acks.callback = callback
-
-    def _accept_all(self) -> None:
-        if not self.config.is_explicit:
-            self._acks.note_all()
 
     def _send(self) -> dict[TopicPartition, SegstoreError | None]:
         acks = self._acks
@@ -475,7 +468,7 @@ class ShareConsumer:
 
     def _accept_current(self) -> None:
         record, self._current = self._current, None
-        if record is not None and not self.config.is_explicit:
+        if record is not None and not self._is_explicit:
             with suppress(IllegalStateError):  # a commit has sent it
                 self._acks.note(record[0], record[1], record[3], ACCEPT)
                 self._flush_at = min(self._flush_at, time.monotonic() + _FLUSH_S)
@@ -546,8 +539,8 @@ class ShareConsumer:
         """Close; with `autocommit` the application is done with the records of the last poll."""
         if not self._guard.closed:
             try:
-                if autocommit:
-                    self._accept_all()
+                if autocommit and not self._is_explicit:
+                    self._acks.note_all()
                 self._send()
             finally:
                 self._leave()
@@ -630,6 +623,13 @@ def _by_partition(given: list[Given]) -> tuple[Polled, dict[TopicPartition, Held
             there.records.update(by_offset)
             there.until = min(there.until, until)
     return polled, held
+
+
+def _implicit() -> IllegalStateError:
+    return IllegalStateError(
+        'records are acknowledged one by one only with share_acknowledgement_mode="explicit"; in implicit '
+        "mode the next poll, commit or close accepts them"
+    )
 
 
 def type_name(value: object) -> str:

@@ -189,13 +189,13 @@ class StateLog:
 
     def _write(self, requests: Sequence[StateRequest]) -> None:
         """Write requests, which get their outcomes."""
-        partition_for = self._topic.seen().partition_for
+        partition_for, partitions = self._topic.seen().partition_for, self._partitions
         by_partition: dict[int, list[StateRequest]] = defaultdict(list)
         for request in requests:
             by_partition[partition_for(request.key)].append(request)
         for number, some in by_partition.items():
             try:
-                self._partition(number).write(some)
+                (partitions.get(number) or self._partition(number)).write(some)
             except SegstoreError as error:
                 for request in some:
                     if not request.is_done:

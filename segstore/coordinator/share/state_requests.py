@@ -116,13 +116,18 @@ class UpdateRequest(StateRequest):
         self.update = update
 
     def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
-        _check_numbers(self.key, self.update)
+        update = self.update
+        _check_numbers(self.key, update)
         state = _head(held, ahead)
         if held is None or state is None:
             raise _not_initialised(self.key)
-        self._check_epochs(held, state)
+        known = held.leader_epoch if held.leader_epoch > state.leader_epoch else state.leader_epoch
+        if update.leader_epoch < known:
+            raise _led_anew(self.key, known, update.leader_epoch)
+        if update.state_epoch < held.state_epoch:
+            raise _begun_anew(self.key, held, update.state_epoch)
         terms.check_source(self.key)
-        if self.update.lead and self._says_nothing(max(held.leader_epoch, state.leader_epoch), state):
+        if update.lead and self._says_nothing(known, state):
             return None
         delta = self._delta(state)
         if held.updates + (0 if ahead is None else ahead.updates) < terms.updates_per_snapshot:
@@ -137,17 +142,6 @@ class UpdateRequest(StateRequest):
             and ahead.head is not None
             and held.updates + ahead.updates < terms.updates_per_snapshot
         )
-
-    def _check_epochs(self, held: ShareState, state: Durable) -> None:
-        update = self.update
-        if update.leader_epoch < held.leader_epoch or update.leader_epoch < state.leader_epoch:
-            known = max(held.leader_epoch, state.leader_epoch)
-            raise FencedLeaderEpochError(
-                f"share partition {self.key}: leader epoch {update.leader_epoch} is below {known}, which is "
-                "known"
-            )
-        if update.state_epoch < held.state_epoch:
-            raise _fenced(self.key, held, update.state_epoch)
 
     def _says_nothing(self, leader_epoch: int, state: Durable) -> bool:
         """Return whether the state has all that an update with `lead` says."""
@@ -244,10 +238,16 @@ def _not_initialised(key: ShareKey) -> InvalidRequestError:
 
 def _check_state_epoch(key: ShareKey, held: ShareState, epoch: int) -> None:
     if epoch < held.state_epoch:
-        raise _fenced(key, held, epoch)
+        raise _begun_anew(key, held, epoch)
 
 
-def _fenced(key: ShareKey, held: ShareState, epoch: int) -> FencedStateEpochError:
+def _led_anew(key: ShareKey, known: int, epoch: int) -> FencedLeaderEpochError:
+    return FencedLeaderEpochError(
+        f"share partition {key}: leader epoch {epoch} is below {known}, which is known"
+    )
+
+
+def _begun_anew(key: ShareKey, held: ShareState, epoch: int) -> FencedStateEpochError:
     return FencedStateEpochError(
         f"share partition {key}: state epoch {epoch} is below {held.state_epoch}, which is known"
     )
