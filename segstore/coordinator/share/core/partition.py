@@ -305,8 +305,7 @@ class SharePartition:
         for first, last in write.ranges:
             self._flight.runs.join(first, last)
         letters = tuple(write.letters) if ok or write.stands else ()
-        moved = self._flight.advance()
-        return _outcome((further, freed or moved or wakes, letters))
+        return _outcome((further, self._advance(limits) or freed or wakes, letters))
 
     def _begun(self, ok: bool) -> Outcome:
         if not ok:
@@ -365,7 +364,13 @@ class SharePartition:
             freed |= state is AVAILABLE
         self._join(over)
         outcome = self._under_way(write)
-        return outcome._replace(wakes=self._flight.advance() or freed)
+        return outcome._replace(wakes=self._advance(limits) or freed)
+
+    def _advance(self, limits: Limits) -> bool:
+        """Move the start, and return whether a window that was full has moved (Q26, Q28)."""
+        flight = self._flight
+        is_full = flight.next_new - flight.start >= limits.window
+        return flight.advance() and is_full
 
     def _join(self, runs: Sequence[StateRun]) -> None:
         if runs:

@@ -153,7 +153,7 @@ def by_messages(delta: StateDelta) -> bytes:
 
 @pytest.mark.parametrize("number", [0, 1, 126, 127, 128, 20_000])
 def test_an_update_has_the_bytes_of_the_definition_whatever_its_numbers(number: int) -> None:
-    draw = random.Random(number)  # noqa: S311
+    draw = random.Random(number)
     batches = tuple(
         B(draw.getrandbits(63), draw.getrandbits(63), draw.randrange(5), draw.getrandbits(15))
         for _ in range(number)
