@@ -174,6 +174,9 @@ bench-append: $(VENV)/.built  ## each kind of append beside a plain one, by turn
 bench-shared: $(VENV)/.built  ## processes that share a store, beside one alone, servers and databases, and new hosts, in six minutes; into benchmarks/results/ and docs/processes.md (ARGS=--quick)
 	$(BIN)/python -m benchmarks.bench_shared $(ARGS)
 
+bench-queues: $(VENV)/.built  ## share groups beside consumer groups, persist-queue and SQLite, by turns, in eight minutes; into benchmarks/results/ and docs/queues.md (ARGS=--quick)
+	$(BIN)/python -m benchmarks.bench_queue $(ARGS)
+
 bench-baseline: $(VENV)/.built  ## measure the ratios anew, as what later runs are compared with
 	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-pages
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -55,6 +56,10 @@ class Sending(NamedTuple):
     at: At
     notes: dict[int, int]
     renewals: list[ConsumerRecord]
+
+
+_sending: Callable[[tuple[Any, ...]], Sending] = partial(tuple.__new__, Sending)  # calls of C
+_acknowledged: Callable[[tuple[Any, ...]], AckBatch] = partial(tuple.__new__, AckBatch)
 
 
 class Acknowledgements:
@@ -134,7 +139,7 @@ class Acknowledgements:
             self._send(found)
         noted = [(tp, held) for tp, held in self.held.items() if held.notes]
         if noted:
-            self._sending = {tp: Sending(held.at, held.notes, _renewals(held)) for tp, held in noted}
+            self._sending = {tp: _sending((held.at, held.notes, _renewals(held))) for tp, held in noted}
             for tp, held in noted:
                 held.settle(held.notes)
                 held.notes = {}
@@ -147,20 +152,16 @@ class Acknowledgements:
         sending = self._sending
         results = self._acknowledge({each.at: batches(each.notes) for each in sending.values()})
         for tp, (at, notes, renewals) in sending.items():
-            error = results[at]
-            found[tp] = error
-            self._count(len(notes), error)
+            error = found[tp] = results[at]
+            if error is None:
+                self.sent += len(notes)
+            else:
+                self.failed += len(notes)
             if self.callback is not None:
                 self._untold.append(({tp: set(notes)}, error))
             if renewals and error is None:
                 self.renewed.append(Made(tp, at, renewals, time.monotonic() + self._lock_ms() / 1000))
         self._sending = {}
-
-    def _count(self, n: int, error: SegstoreError | None) -> None:
-        if error is None:
-            self.sent += n
-        else:
-            self.failed += n
 
     @calls_out
     def tell(self) -> None:
@@ -211,6 +212,6 @@ def batches(notes: Mapping[int, int]) -> list[AckBatch]:
 
 
 def _batch(notes: Mapping[int, int], offsets: Sequence[int]) -> AckBatch:
-    types = [notes[offset] for offset in offsets]
+    types = list(map(notes.__getitem__, offsets))
     kinds = types[:1] if types.count(types[0]) == len(types) else types
-    return AckBatch(offsets[0], offsets[-1], kinds)
+    return _acknowledged((offsets[0], offsets[-1], kinds))

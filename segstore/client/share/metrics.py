@@ -63,9 +63,10 @@ class ShareConsumerMetrics:
 
     def acknowledged(self, sent: int, failed: int) -> None:
         """Count acknowledgements that were sent, and those among them that were refused."""
-        self._record("acknowledged", sent + failed)
-        if failed:
-            self._record("refused", failed)
+        if self._is_on:
+            self._sensors["acknowledged"].record(sent + failed)
+            if failed:
+                self._sensors["refused"].record(failed)
 
     def rebalanced(self) -> None:
         """Note that the member has other partitions."""

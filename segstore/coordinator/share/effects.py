@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from segstore.coordinator.group_settings import GroupSettings
 from segstore.coordinator.metrics import MonotonicMs
@@ -34,6 +35,7 @@ from segstore.logger import Logger
 
 log = Logger("segstore")
 Failures = dict[ShareKey, SegstoreError]
+_changed: Callable[[tuple[Any, ...]], Update] = partial(tuple.__new__, Update)  # a call of C
 FENCING = (
     FencedLeaderEpochError,
     FencedStateEpochError,
@@ -98,11 +100,11 @@ class ShareEffects:
         self, turn: ShareTurn, leader: ShareLeader, token: int, error: SegstoreError | None
     ) -> SegstoreError | None:
         """End a write; return the error for whoever wanted it."""
-        if isinstance(error, FENCING):
+        if error is not None and isinstance(error, FENCING):
             self._leaders.fence([leader.key])
             self._waiters.wake(leader.key.group)
             return _moved(leader, error)
-        limits, now = self._settings.share_limits(leader.key.group), self._clock()
+        limits, now = self._settings.share(leader.key.group).limits, self._clock()
 
         def written(core: SharePartition) -> Outcome:
             del leader.writes[token]
@@ -139,7 +141,8 @@ def _expired(leader: ShareLeader, now: float, limits: Limits, _: SharePartition)
 
 
 def _update(leader: ShareLeader, write: StateWrite) -> Update:
-    return Update(leader.state_epoch, leader.leader_epoch, write.start, write.complete, write.batches)
+    _, start, complete, batches = write
+    return _changed((leader.state_epoch, leader.leader_epoch, start, complete, batches, False))
 
 
 def _moved(leader: ShareLeader, error: SegstoreError) -> NotLeaderOrFollowerError:

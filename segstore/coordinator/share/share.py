@@ -133,7 +133,7 @@ class ShareCoordinator:
         records still. Raises StoreClosedError, ForkedError.
         """
         self._context.check_writable()
-        limits, now = self._settings.share_limits(group), self._clock()
+        limits, now = self._settings.share(group).limits, self._clock()
         found: dict[At, SegstoreError | None] = {}
         turn = ShareTurn()
         try:

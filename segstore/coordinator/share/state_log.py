@@ -65,7 +65,7 @@ class StateLog:
 
     def partition_for(self, key: ShareKey) -> int:
         """Return the partition of `__share_group_state` that has the share partition's records."""
-        return self._topic.partition_for(key)
+        return self._topic.seen().partition_for(key)
 
     def read(self, key: ShareKey) -> Durable | None:
         """Return the state of a share partition; None if it is not initialised, or was deleted. Raises
@@ -170,12 +170,12 @@ class StateLog:
     # --- partitions ----------------------------------------------------------------------------
 
     def _partition(self, number: int) -> StatePartition:
-        with self._lock:
-            held = self._partitions.get(number)
-            if held is None:
-                held = StatePartition(number, self._topic, self._config, self._clock)
-                self._partitions[number] = held
-            return held
+        held = self._partitions.get(number)
+        if held is None:
+            with self._lock:
+                new = StatePartition(number, self._topic, self._config, self._clock)
+                held = self._partitions.setdefault(number, new)
+        return held
 
     def _read(self) -> list[StatePartition]:
         with self._lock:
@@ -189,12 +189,13 @@ class StateLog:
 
     def _write(self, requests: Sequence[StateRequest]) -> None:
         """Write requests, which get their outcomes."""
+        partition_for, partitions = self._topic.seen().partition_for, self._partitions
         by_partition: dict[int, list[StateRequest]] = defaultdict(list)
         for request in requests:
-            by_partition[self.partition_for(request.key)].append(request)
+            by_partition[partition_for(request.key)].append(request)
         for number, some in by_partition.items():
             try:
-                self._partition(number).write(some)
+                (partitions.get(number) or self._partition(number)).write(some)
             except SegstoreError as error:
                 for request in some:
                     if not request.is_done:

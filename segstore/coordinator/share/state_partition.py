@@ -11,20 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from segstore.config import StoreConfig
 from segstore.coordinator.retriable import may_be_written
-from segstore.coordinator.share.core.durable import StateDelta
-from segstore.coordinator.share.core.values import Durable
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.state_requests import Ahead, StateRequest, StateTerms, ahead_of
 from segstore.coordinator.share.state_schema import StateKind, snapshot_value, state_key, update_value
 from segstore.coordinator.share.state_table import StateChange, StateTable, load
-from segstore.coordinator.share.state_topic import TOPIC, StateTopic, StateWriter
+from segstore.coordinator.share.state_topic import TOPIC, StateTopic, TopicsSeen, too_large
 from segstore.errors import (
     OffsetNotAvailableError,
-    RecordTooLargeError,
     SegstoreError,
     StorageError,
     copy_of,
@@ -45,6 +43,10 @@ class _Drafted(NamedTuple):
     value: bytes | None
 
 
+_drafted: Callable[[tuple[Any, ...]], _Drafted] = partial(tuple.__new__, _Drafted)  # a call of C
+_terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTerms)
+
+
 class StatePartition:
     """`is_sure`: readers see all that was appended. An append that timed out, or was interrupted, may be
     committed later.
@@ -63,6 +65,9 @@ class StatePartition:
             f"{TOPIC}-{self.number} is being read or written, which takes long: replicas, or a disk, do not "
             "answer"
         )
+
+    def _interrupted(self) -> OffsetNotAvailableError:
+        return OffsetNotAvailableError(f"a write of {TOPIC}-{self.number} was interrupted")
 
     # --- read ----------------------------------------------------------------------------------
 
@@ -102,11 +107,13 @@ class StatePartition:
         self._queue.append(requests)
         try:
             with self._lock:
-                if not all(request.is_done for request in requests):
-                    self._write_all()
+                for request in requests:
+                    if not request.is_done:
+                        self._write_all()
         finally:
-            with suppress(ValueError):  # an interrupt, or the lock was late
-                self._queue.remove(requests)
+            if self._queue:  # an interrupt, or the lock was late
+                with suppress(ValueError):
+                    self._queue.remove(requests)
 
     def _write_all(self) -> None:
         """Write what waits, this thread's own requests among it."""
@@ -118,19 +125,25 @@ class StatePartition:
         except SegstoreError as error:
             _end(taken, error)
         finally:
-            _end(taken, OffsetNotAvailableError(f"a write of {TOPIC}-{self.number} was interrupted"))
+            for request in taken:
+                if not request.is_done:
+                    request.end(self._interrupted())
 
     def _serve(self, waiting: deque[StateRequest]) -> None:
         while waiting:
-            self._check_decided()
-            table, now = self._loaded(), self._clock()
-            terms = StateTerms(now, self._updates_per_snapshot, self._topic.check_source)
+            if not self._is_sure:
+                self._check_decided()
+            table = self._table
+            if table is None:
+                table = self._loaded()
+            now, seen = self._clock(), self._topic.seen()
+            terms = _terms((now, self._updates_per_snapshot, seen.check_source))
             drafted = self._draft(table, waiting, terms)
             if drafted:
-                self._append(table, drafted, now)
+                self._append(table, drafted, seen, now)
 
     def _check_decided(self) -> None:
-        source = None if self._is_sure else self._topic.log(self.number)
+        source = self._topic.log(self.number)
         if source is not None and not source.shows_all:
             raise OffsetNotAvailableError(
                 f"it is not known yet whether the last write of {TOPIC}-{self.number} is committed"
@@ -154,21 +167,23 @@ class StatePartition:
                     request.end()
                 else:
                     drafted.append(_encoded(request, change))
-                    ahead[request.key] = ahead_of(held, before, change)
+                    if len(waiting) > 1:
+                        ahead[request.key] = ahead_of(held, before, change)
             except SegstoreError as error:
                 request.end(error)
             waiting.popleft()
         return drafted
 
-    def _append(self, table: StateTable, drafted: list[_Drafted], now: int) -> None:
+    def _append(self, table: StateTable, drafted: list[_Drafted], seen: TopicsSeen, now: int) -> None:
         """Append records, and change the table behind them. The table is dropped, and the log read anew
         before the next write, unless it is known what the log has.
         """
         try:
-            target = self._topic.writable(self.number)
-            writer = StateWriter(target, self._config, now)
-            drafted = _fitting(drafted, writer)
-            end = target.log_end_offset
+            if not seen.is_ours:
+                seen = self._topic.make()
+            writer = seen.writer(self.number, self._config)
+            drafted = _fitting(drafted, writer.most())
+            end = writer.log.log_end_offset
         except SegstoreError as error:
             _end([each.request for each in drafted], error)
             return
@@ -176,17 +191,18 @@ class StatePartition:
             return
         self._table, self._is_sure, self._is_writing = None, False, True
         try:
-            first = writer.append([each.key for each in drafted], [each.value for each in drafted])
+            _, _, keys, values = zip(*drafted, strict=True)
+            first = writer.append(keys, values, now)
         except SegstoreError as error:
-            if _is_unwritten(error, target, end):
+            if _is_unwritten(error, writer.log, end):
                 self._table, self._is_sure = table, True
             _end([each.request for each in drafted], error)
             return
         finally:
             self._is_writing = False
-        for at, each in enumerate(drafted, first):
-            table.apply(each.change, at)
-            each.request.end()
+        for at, (request, change, _, _) in enumerate(drafted, first):
+            table.apply(change, at)
+            request.end()
         # What is committed by now has all that was appended before below it.
         self._table, self._is_sure = table, True
 
@@ -200,24 +216,25 @@ def _end(requests: Sequence[StateRequest], error: SegstoreError) -> None:
 
 def _encoded(request: StateRequest, change: StateChange) -> _Drafted:
     """Return the record of a change. Raises InvalidArgumentError."""
-    kind = StateKind.SNAPSHOT if change.delta is None else StateKind.UPDATE
-    return _Drafted(request, change, state_key(kind, change.key), _value(change.snapshot or change.delta))
+    key, snapshot, delta = change
+    if delta is not None:
+        return _drafted((request, change, state_key(StateKind.UPDATE, key), update_value(delta)))
+    value = None if snapshot is None else snapshot_value(snapshot)
+    return _drafted((request, change, state_key(StateKind.SNAPSHOT, key), value))
 
 
-def _value(content: Durable | StateDelta | None) -> bytes | None:
-    if isinstance(content, StateDelta):
-        return update_value(content)
-    return None if content is None else snapshot_value(content)
-
-
-def _fitting(drafted: list[_Drafted], writer: StateWriter) -> list[_Drafted]:
-    """Return the records that a batch can hold; the requests of others get RecordTooLargeError."""
+def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
+    """Return the records that a batch can hold, with `most` bytes in key and value; the requests of others
+    get RecordTooLargeError.
+    """
+    fitting = []
     for each in drafted:
-        try:
-            writer.check_size(each.key, each.value)
-        except RecordTooLargeError as error:
-            each.request.end(error)
-    return [each for each in drafted if not each.request.is_done]
+        size = len(each.key) + len(each.value or b"")
+        if size > most:
+            each.request.end(too_large(size, most))
+        else:
+            fitting.append(each)
+    return fitting
 
 
 def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:

@@ -7,8 +7,9 @@ this thread, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from segstore.coordinator.share.core.durable import StateDelta, apply_update, changed, combine
 from segstore.coordinator.share.core.values import Durable, RecordState, StateBatch
@@ -21,6 +22,8 @@ from segstore.errors import (
     SegstoreError,
 )
 
+_change: Callable[[tuple[Any, ...]], StateChange] = partial(tuple.__new__, StateChange)  # a call of C
+_delta: Callable[[tuple[Any, ...]], StateDelta] = partial(tuple.__new__, StateDelta)
 UNKNOWN = -1
 """Stands for a start that does not change, and for a count that is not known."""
 _NUMBERS = ("state epoch", "leader epoch", "start", "complete count")
@@ -113,17 +116,22 @@ class UpdateRequest(StateRequest):
         self.update = update
 
     def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
-        _check_numbers(self.key, self.update)
+        update = self.update
+        _check_numbers(self.key, update)
         state = _head(held, ahead)
         if held is None or state is None:
             raise _not_initialised(self.key)
-        self._check_epochs(held, state)
+        known = held.leader_epoch if held.leader_epoch > state.leader_epoch else state.leader_epoch
+        if update.leader_epoch < known:
+            raise _led_anew(self.key, known, update.leader_epoch)
+        if update.state_epoch < held.state_epoch:
+            raise _begun_anew(self.key, held, update.state_epoch)
         terms.check_source(self.key)
-        if self._says_nothing(max(held.leader_epoch, state.leader_epoch), state):
+        if update.lead and self._says_nothing(known, state):
             return None
         delta = self._delta(state)
         if held.updates + (0 if ahead is None else ahead.updates) < terms.updates_per_snapshot:
-            return StateChange(self.key, delta=delta)
+            return _change((self.key, None, delta))
         whole = apply_update(held.fold.state, delta)
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
@@ -135,28 +143,18 @@ class UpdateRequest(StateRequest):
             and held.updates + ahead.updates < terms.updates_per_snapshot
         )
 
-    def _check_epochs(self, held: ShareState, state: Durable) -> None:
-        known, update = max(held.leader_epoch, state.leader_epoch), self.update
-        if update.leader_epoch < known:
-            raise FencedLeaderEpochError(
-                f"share partition {self.key}: leader epoch {update.leader_epoch} is below {known}, which is "
-                "known"
-            )
-        _check_state_epoch(self.key, held, update.state_epoch)
-
     def _says_nothing(self, leader_epoch: int, state: Durable) -> bool:
+        """Return whether the state has all that an update with `lead` says."""
         update = self.update
-        is_known = update.lead and update.leader_epoch == leader_epoch
-        return is_known and not update.batches and update.start <= state.start
+        return update.leader_epoch == leader_epoch and not update.batches and update.start <= state.start
 
     def _delta(self, state: Durable) -> StateDelta:
         """Return the update with the start and count that the state has after it."""
         update = self.update
         leader_epoch = update.leader_epoch if update.lead else state.leader_epoch
-        delta = StateDelta(state.snapshot_epoch, leader_epoch, update.start, update.complete)
-        after = changed(state, delta)
+        after = changed(state, _delta((0, leader_epoch, update.start, update.complete, ())))
         batches = combine((), update.batches, after.start)
-        return delta._replace(start=after.start, complete=after.complete, batches=batches)
+        return _delta((state.snapshot_epoch, leader_epoch, after.start, after.complete, batches))
 
 
 class InitialiseRequest(StateRequest):
@@ -170,7 +168,7 @@ class InitialiseRequest(StateRequest):
 
     def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
         state = None if held is None else held.fold.head
-        _check_least(self.key, (("state epoch", self.state_epoch, 0), ("start", self.start, UNKNOWN)))
+        _check_numbers(self.key, Update(self.state_epoch, 0, self.start))
         if held is not None:
             _check_state_epoch(self.key, held, self.state_epoch)
         terms.check_source(self.key)
@@ -240,21 +238,31 @@ def _not_initialised(key: ShareKey) -> InvalidRequestError:
 
 def _check_state_epoch(key: ShareKey, held: ShareState, epoch: int) -> None:
     if epoch < held.state_epoch:
-        raise FencedStateEpochError(
-            f"share partition {key}: state epoch {epoch} is below {held.state_epoch}, which is known"
-        )
+        raise _begun_anew(key, held, epoch)
+
+
+def _led_anew(key: ShareKey, known: int, epoch: int) -> FencedLeaderEpochError:
+    return FencedLeaderEpochError(
+        f"share partition {key}: leader epoch {epoch} is below {known}, which is known"
+    )
+
+
+def _begun_anew(key: ShareKey, held: ShareState, epoch: int) -> FencedStateEpochError:
+    return FencedStateEpochError(
+        f"share partition {key}: state epoch {epoch} is below {held.state_epoch}, which is known"
+    )
 
 
 def _check_numbers(key: ShareKey, update: Update) -> None:
     """Raise InvalidRequestError for numbers that no state has."""
-    _check_least(key, zip(_NUMBERS, update[:4], _LEAST, strict=True))
+    for name, value, least in zip(_NUMBERS, update[:4], _LEAST, strict=True):
+        if value < least:
+            raise _below(key, name, value, least)
     for batch in update.batches:
         first, last, state, count = batch
         if not 0 <= first <= last or state not in DURABLE_STATES or count < 0:
             raise InvalidRequestError(f"share partition {key}: {tuple(batch)} is no durable state of offsets")
 
 
-def _check_least(key: ShareKey, numbers: Iterable[tuple[str, int, int]]) -> None:
-    for name, value, least in numbers:
-        if value < least:
-            raise InvalidRequestError(f"share partition {key}: {name} {value}: must be at least {least}")
+def _below(key: ShareKey, name: str, value: int, least: int) -> InvalidRequestError:
+    return InvalidRequestError(f"share partition {key}: {name} {value}: must be at least {least}")

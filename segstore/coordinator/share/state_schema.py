@@ -9,9 +9,10 @@ Threads: any; functions without state.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
+from itertools import starmap
 from typing import Any
 
 from segstore import names
@@ -20,10 +21,12 @@ from segstore.coordinator.share.core.values import Durable, StateBatch
 from segstore.coordinator.share.keys import ShareKey
 from segstore.errors import InvalidArgumentError
 from segstore.protocol.codec import structs
-from segstore.protocol.primitives import Packed
+from segstore.protocol.primitives import Packed, uvarint
 from segstore.protocol.record_codec import decode_key, decode_value, encode_key, encode_value
 
 VERSION = 0
+UNKNOWN = -1
+"""Stands for a count that is not known, and not written."""
 
 
 class StateKind(IntEnum):
@@ -35,6 +38,9 @@ class StateKind(IntEnum):
 
 _KEYS = {StateKind.SNAPSHOT: "ShareSnapshotKey", StateKind.UPDATE: "ShareUpdateKey"}
 _BATCH = struct.Struct(">qqbhx")  # the last byte says that a batch has no tagged fields
+_UPDATE = struct.Struct(">hiiq")  # version, snapshot epoch, leader epoch, start
+_COMPLETE = struct.Struct(">bbbi")  # a tagged field: how many there are, its number, its size
+_UNTAGGED = b"\0"
 
 
 @lru_cache(maxsize=4096)
@@ -63,22 +69,26 @@ def snapshot_value(state: Durable) -> bytes:
 
 def update_value(delta: StateDelta) -> bytes:
     """Return the value of a ShareUpdate. Raises InvalidArgumentError for numbers that it can't hold."""
-    body = structs("ShareUpdateValue")(
-        snapshot_epoch=delta.snapshot_epoch,
-        leader_epoch=delta.leader_epoch,
-        start_offset=delta.start,
-        delivery_complete_count=delta.complete,
-        state_batches=_packed(delta.batches),
-    )
-    return encode_value(body, VERSION)
+    snapshot_epoch, leader_epoch, start, complete, batches = delta
+    try:
+        # Each acknowledgement writes one: the generic codec takes ten times as long.
+        parts = [_UPDATE.pack(VERSION, snapshot_epoch, leader_epoch, start), uvarint(len(batches) + 1)]
+        parts += _stored(batches)
+        parts.append(_UNTAGGED if complete == UNKNOWN else _COMPLETE.pack(1, 0, 4, complete))
+    except struct.error as error:
+        raise InvalidArgumentError(f"a ShareUpdate can't hold its numbers: {error}") from error
+    return b"".join(parts)
 
 
 def _packed(batches: Sequence[StateBatch]) -> Packed:
-    pack = _BATCH.pack
     try:
-        return Packed(len(batches), VERSION, b"".join([pack(*each) for each in batches]))
+        return Packed(len(batches), VERSION, b"".join(_stored(batches)))
     except struct.error as error:
         raise InvalidArgumentError(f"a state batch can't hold its numbers: {error}") from error
+
+
+def _stored(batches: Sequence[StateBatch]) -> Iterator[bytes]:
+    return starmap(_BATCH.pack, batches)
 
 
 def parse_state_key(kind: StateKind, data: bytes) -> ShareKey:

@@ -117,10 +117,13 @@ class StateTable:
         self.prune.snapshot(key, at)
 
     def _update(self, key: ShareKey, delta: StateDelta) -> None:
-        held = self._states.setdefault(key, ShareState())
+        held = self._states.get(key)
+        if held is None:
+            held = self._states[key] = ShareState()
         held.fold.update(delta)
         held.updates += 1
-        held.leader_epoch = max(held.leader_epoch, delta.leader_epoch)
+        if delta.leader_epoch > held.leader_epoch:
+            held.leader_epoch = delta.leader_epoch
 
 
 # --- load ------------------------------------------------------------------------------------------

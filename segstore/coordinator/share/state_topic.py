@@ -9,7 +9,8 @@ Threads: any; each call asks the store which partitions exist.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 
 from segstore.config import StoreConfig
 from segstore.coordinator.java_hash import partition_among
@@ -27,65 +28,86 @@ from segstore.storage.store.store import Store
 TOPIC = SHARE_GROUP_STATE
 _AS_KAFKA = Template(base_sequence=0)
 """A share coordinator's batches have no producer, but a base sequence (Kafka: CoordinatorRuntime)."""
-_NUMBERS = 36  # bytes of a record's varints and attributes, at most
+_AROUND = HEADER_SIZE + 36  # bytes of the batch, and of the record's varints and attributes, at most
+
+
+class TopicsSeen:
+    """What holds as long as no topic is created, altered or deleted: `ids` are the partitions of
+    `__share_group_state` that exist, `is_ours` is False if they are missing, or a broker has created them.
+    `partition_for` returns the partition that has, or will have, a share partition's records.
+    """
+
+    __slots__ = ("_sources", "_store", "_writers", "ids", "is_ours", "partition_for", "topics")
+
+    def __init__(self, store: Store, topics: Mapping[str, TopicInfo], config: StoreConfig) -> None:
+        info = topics.get(TOPIC)
+        self.topics, self._store = topics, store
+        self.ids = () if info is None else info.partition_ids
+        self.is_ours = info is not None and info.ours
+        count = config.share_coordinator_state_topic_num_partitions
+        self.partition_for = lru_cache(maxsize=4096)(partial(_partition_for, self.ids, count))
+        self._sources = {info.topic_id: frozenset(info.partition_ids) for info in topics.values()}
+        self._writers: dict[int, StateWriter] = {}
+
+    def writer(self, partition: int, config: StoreConfig) -> StateWriter:
+        """Return the writer of a partition. Raises UnknownTopicOrPartitionError if a copy of a broker's
+        directory lacks it; StorageError.
+        """
+        found = self._writers.get(partition)
+        if found is None:
+            log = self._store.partition(TOPIC, partition)
+            found = self._writers[partition] = StateWriter(log, config)
+        return found
+
+    def check_source(self, key: ShareKey) -> None:
+        """Raise UnknownTopicOrPartitionError unless the store has the share partition's topic and
+        partition.
+        """
+        there = self._sources.get(key.topic_id)
+        if there is None or key.partition not in there or not key.topic_id:
+            told = f"no topic has the id {key.topic_id!r}" if there is None else f"there are {sorted(there)}"
+            raise UnknownTopicOrPartitionError(f"share partition {key}: {told}")
+
+
+def _partition_for(ids: tuple[int, ...], count: int, key: ShareKey) -> int:
+    return partition_among(str(key), ids, count)
 
 
 class StateTopic:
     """The topic in one open store."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._by_id: tuple[object, dict[str, frozenset[int]]] = (None, {})
+        self._store, self._config = store, store._writer().config
+        self._seen = TopicsSeen(store, {}, self._config)
 
-    @property
-    def info(self) -> TopicInfo | None:
-        """Return the topic; None if no share partition was ever initialised."""
-        return self._store._side.topics.get(TOPIC)
+    def seen(self) -> TopicsSeen:
+        """Return what holds of the topics that there are now; the same object until that changes."""
+        topics = self._store._side.topics
+        seen = self._seen
+        if seen.topics is not topics:
+            seen = self._seen = TopicsSeen(self._store, topics, self._config)
+        return seen
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Return the partitions that exist."""
-        info = self.info
-        return () if info is None else info.partition_ids
-
-    def partition_for(self, key: ShareKey) -> int:
-        """Return the partition that has, or will have, the share partition's records."""
-        count = self._store._writer().config.share_coordinator_state_topic_num_partitions
-        return partition_among(str(key), self.ids, count)
+        """Return the partitions that exist, none if no share partition was ever initialised."""
+        return self.seen().ids
 
     def log(self, partition: int) -> PartitionLog | None:
         """Return a partition's log to read; None if the partition does not exist."""
         return self._store.partition(TOPIC, partition) if partition in self.ids else None
 
-    def writable(self, partition: int) -> PartitionLog:
-        """Return a partition's log to write. Raises UnknownTopicOrPartitionError if a copy of a broker's
-        directory lacks the partition; StorageError.
+    def make(self) -> TopicsSeen:
+        """Create the topic if it is missing, and make a broker's one ours; return the topics that there are
+        then. Raises StorageError, and the errors of `Store.create_topic`.
         """
-        self.make()
-        return self._store.partition(TOPIC, partition)
-
-    def make(self) -> None:
-        """Create the topic if it is missing. Raises StorageError, and the errors of `Store.create_topic`."""
-        info, config = self.info, self._store._writer().config
-        if info is None:
-            count = config.share_coordinator_state_topic_num_partitions
-            self._store._own_topic(TOPIC, count, _settings(config))
-        elif not info.ours:
-            self._store._alter_topic(TOPIC, _settings(config))
-
-    def check_source(self, key: ShareKey) -> None:
-        """Raise UnknownTopicOrPartitionError unless the store has the share partition's topic and
-        partition.
-        """
-        topics = self._store._side.topics
-        known, by_id = self._by_id
-        if known is not topics:
-            by_id = {info.topic_id: frozenset(info.partition_ids) for info in topics.values()}
-            self._by_id = topics, by_id
-        if key.partition not in by_id.get(key.topic_id, ()) or not key.topic_id:
-            there = by_id.get(key.topic_id)
-            told = f"no topic has the id {key.topic_id!r}" if there is None else f"there are {sorted(there)}"
-            raise UnknownTopicOrPartitionError(f"share partition {key}: {told}")
+        seen = self.seen()
+        if not seen.ids:
+            count = self._config.share_coordinator_state_topic_num_partitions
+            self._store._own_topic(TOPIC, count, _settings(self._config))
+        elif not seen.is_ours:
+            self._store._alter_topic(TOPIC, _settings(self._config))
+        return self.seen()
 
 
 def _settings(config: StoreConfig) -> dict[str, str | int | bool]:
@@ -97,38 +119,41 @@ def _settings(config: StoreConfig) -> dict[str, str | int | bool]:
 
 
 class StateWriter:
-    """Writes to one partition of the topic, at `now` (ms since the epoch). It belongs to one thread, which
-    holds the partition's lock.
-    """
+    """Writes to one partition of the topic, for the thread that holds the partition's lock."""
 
-    def __init__(self, log: PartitionLog, config: StoreConfig, now: int) -> None:
-        self.now, self._log = now, log
+    def __init__(self, log: PartitionLog, config: StoreConfig) -> None:
+        self.log = log
         self._codec = config.share_coordinator_state_topic_compression_codec
         self._acks = Acks(timeout_ms=config.share_coordinator_write_timeout_ms)
-
-    def partition_for_write(self) -> Partition:
-        """Return the partition. Raises OffsetNotAvailableError while no replica leads: nobody waits for a
+        self._largest = self._most = 0
+        self.partition_for_write: Callable[[], Partition] = log.partition_led
+        """Returns the partition. Raises OffsetNotAvailableError while no replica leads: nobody waits for a
         leader with the partition's lock.
         """
-        return self._log.partition_led()
 
-    def check_size(self, key: bytes, value: bytes | None) -> None:
-        """Raise RecordTooLargeError for a record that no batch of the topic can hold."""
-        size = HEADER_SIZE + len(key) + len(value or b"") + _NUMBERS
-        limit = self.partition_for_write().validator.largest_batch
-        most = batch_cap(self._codec, limit, limit)
-        if size > most:
-            raise RecordTooLargeError(
-                f"a share partition's state makes a batch of {size:,} bytes: allowed are {most:,}"
-            )
+    def most(self) -> int:
+        """Return how many bytes the key and the value of a record may have. Raises what
+        `partition_for_write` raises.
+        """
+        largest = self.partition_for_write().validator.largest_batch
+        if largest != self._largest:
+            self._largest, self._most = largest, batch_cap(self._codec, largest, largest) - _AROUND
+        return self._most
 
-    def append(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> int:
-        """Append all records, or none; return the first offset. Raises StorageError, and the errors of
-        `Acknowledger`.
+    def append(self, keys: Sequence[bytes], values: Sequence[bytes | None], now: int) -> int:
+        """Append all records, or none, at `now` (ms since the epoch); return the first offset. Raises
+        StorageError, and the errors of `Acknowledger`.
         """
         compression, acks = CODECS[self._codec] if self._codec else None, self._acks
         if len(keys) == 1:
-            record = values[0], keys[0], (), self.now, compression, _AS_KAFKA
+            record = values[0], keys[0], (), now, compression, _AS_KAFKA
             return append_record(self, *record, sequenced=False, acks=acks).first
-        columns = Columns(list(values), list(keys), timestamp=self.now)
+        columns = Columns(list(values), list(keys), timestamp=now)
         return append_batches(self, columns, (), compression, _AS_KAFKA, sequenced=False, acks=acks).first
+
+
+def too_large(size: int, most: int) -> RecordTooLargeError:
+    """Return the error for a record whose key and value have `size` bytes."""
+    return RecordTooLargeError(
+        f"a share partition's state makes a batch of {size + _AROUND:,} bytes: allowed are {most + _AROUND:,}"
+    )

@@ -177,14 +177,14 @@ def _accepted_all(kind: int, run: StateRun, limits: Limits) -> RecordState:
     return RecordState.ACKNOWLEDGED
 
 
-def _held_by_anybody(flight: InFlight, member: str, step: Any) -> None:
-    runs = flight.runs.overlapping(step.first, step.last)
+def _held_by_anybody(flight: InFlight, member: str, first: int, last: int) -> None:
+    runs = flight.runs.overlapping(first, last)
     if not runs or any(run.lock is None or run.write for run in runs):
         raise acknowledgement.InvalidRecordStateError("not acquired")
 
 
-def _under_way_too(flight: InFlight, member: str, step: Any) -> None:
-    runs = flight.runs.overlapping(step.first, step.last)
+def _under_way_too(flight: InFlight, member: str, first: int, last: int) -> None:
+    runs = flight.runs.overlapping(first, last)
     if not runs or any(run.lock is None or run.lock.owner != member for run in runs):
         raise acknowledgement.InvalidRecordStateError("not acquired")
 

@@ -6,7 +6,8 @@ Pure functions; nothing is changed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -26,19 +27,22 @@ class AckStep(NamedTuple):
     type: int
 
 
+_step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckStep)  # a call of C
+
+
 def check_form(batches: Sequence[AckBatch]) -> None:
     """Raise InvalidRequestError unless batches rise, and have one known type or one for each offset. The
     last offset of a batch may be the first one of the next, as it may in Kafka.
     """
     before = -1
     for first, last, types in batches:
-        if first > last or first < max(before, 0):
+        if first > last or first < before or first < 0:
             raise InvalidRequestError(
                 f"acknowledged are {first}-{last} behind {before}: batches of a partition must rise"
             )
-        if len(types) not in (1, last - first + 1):
+        if (n := len(types)) != 1 and n != last - first + 1:
             raise InvalidRequestError(
-                f"{first}-{last} has {len(types)} acknowledge types: it must have one, or one an offset"
+                f"{first}-{last} has {n} acknowledge types: it must have one, or one an offset"
             )
         if not KNOWN_TYPES.issuperset(types):
             raise InvalidRequestError(
@@ -47,12 +51,19 @@ def check_form(batches: Sequence[AckBatch]) -> None:
         before = last
 
 
-def steps(flight: InFlight, member: str, batches: Sequence[AckBatch], may_renew: bool) -> Iterator[AckStep]:
-    """Yield what each of the acknowledged offsets becomes; those below the start are done with (Q29). Raises
-    InvalidRequestError for offsets that were never in flight, InvalidRecordStateError if the member does not
-    hold one of them (Q30), behind the steps before it.
+def collect(
+    flight: InFlight,
+    member: str,
+    batches: Sequence[AckBatch],
+    may_renew: bool,
+    ended: list[AckStep],
+    renewed: list[AckStep],
+) -> None:
+    """Add what each of the acknowledged offsets becomes to `ended`, or to `renewed`; those below the start
+    are done with (Q29). Raises InvalidRequestError for offsets that were never in flight,
+    InvalidRecordStateError if the member does not hold one of them (Q30), after the steps before it.
     """
-    ended = -1
+    end = -1
     for batch in batches:
         if batch.last < flight.start:
             continue
@@ -61,36 +72,41 @@ def steps(flight: InFlight, member: str, batches: Sequence[AckBatch], may_renew:
                 f"offset {batch.last} is acknowledged, and {flight.next_new - 1} is the last one in flight"
             )
         for step in _alike(batch, flight.start):
-            if step.first <= ended:
-                raise InvalidRecordStateError(f"offset {ended} is acknowledged twice")
-            if step.type == RENEW and not may_renew:
+            first, last, kind = step
+            if first <= end:
+                raise InvalidRecordStateError(f"offset {end} is acknowledged twice")
+            if kind == RENEW and not may_renew:
                 raise InvalidRecordStateError("share.renew.acknowledge.enable of the group is false")
-            _check_held(flight, member, step)
-            ended = ended if step.type == RENEW else step.last
-            yield step
+            _check_held(flight, member, first, last)
+            if kind == RENEW:
+                renewed.append(step)
+            else:
+                ended.append(step)
+                end = last
 
 
-def _alike(batch: AckBatch, start: int) -> Iterator[AckStep]:
+def _alike(batch: AckBatch, start: int) -> Sequence[AckStep]:
     first, last, types = batch
-    low = max(first, start)
+    low = first if first > start else start
     if len(types) == 1:
-        yield AckStep(low, last, types[0])
-        return
+        return (_step((low, last, types[0])),)
+    steps = []
     for kind, same in groupby(types[low - first :]):
         end = low + sum(1 for _ in same)
-        yield AckStep(low, end - 1, kind)
+        steps.append(AckStep(low, end - 1, kind))
         low = end
+    return steps
 
 
-def _check_held(flight: InFlight, member: str, step: AckStep) -> None:
-    """Raise InvalidRecordStateError unless the member has acquired all offsets of a step."""
-    at = step.first
-    for run in flight.runs.overlapping(step.first, step.last):
+def _check_held(flight: InFlight, member: str, first: int, last: int) -> None:
+    """Raise InvalidRecordStateError unless the member has acquired all these offsets."""
+    at = first
+    for run in flight.runs.overlapping(first, last):
         lock = run.lock
         if run.first > at or run.state is not ACQUIRED or run.write or lock is None or lock.owner != member:
             break
         at = run.last + 1
-    if at <= step.last:
+    if at <= last:
         raise InvalidRecordStateError(
             f"offset {at} is acknowledged by member {member}, which has not acquired it, or no longer"
         )

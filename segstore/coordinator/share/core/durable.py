@@ -7,9 +7,10 @@ one, which holds the lock of the state partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heappop, heappush
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from segstore.coordinator.share.core.values import Durable, StateBatch
 
@@ -31,6 +32,9 @@ class StateDelta(NamedTuple):
     batches: tuple[StateBatch, ...] = ()
 
 
+_durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)  # a call of C
+
+
 # --- batches ---------------------------------------------------------------------------------------
 
 
@@ -39,29 +43,23 @@ def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int)
     the higher count wins, then the one with the higher state; neighbours with both equal are joined. So the
     result does not depend on the order of writes (Kafka: PersisterStateBatchCombiner).
     """
-    kept = [_cut(each, start) for each in (*stored, *new) if each.last >= start]
-    if not _is_combined(kept):
+    kept: list[StateBatch] = []
+    are_combined, end, before = True, start - 1, None  # the batches that are kept; `end` is that of `before`
+    for batch in (*stored, *new):
+        first, last, *rest = batch
+        if last < start:
+            continue
+        if first < start:
+            first = start
+            batch = StateBatch(first, last, *rest)
+        if last < first or first <= end or (first == end + 1 and rest == before):
+            are_combined = False
+        kept.append(batch)
+        end, before = last, rest
+    if not are_combined:
         kept.sort()
         kept = _winners(kept)
     return tuple(kept)
-
-
-def _cut(batch: StateBatch, start: int) -> StateBatch:
-    return batch if batch.first >= start else batch._replace(first=start)
-
-
-def _is_combined(batches: Sequence[StateBatch]) -> bool:
-    before = None
-    for each in batches:
-        if each.last < each.first or (before is not None and not _may_follow(before, each)):
-            return False
-        before = each
-    return True
-
-
-def _may_follow(before: StateBatch, each: StateBatch) -> bool:
-    """Return whether two batches are disjoint, in order, and not to be joined."""
-    return each.first > before.last + 1 or (each.first == before.last + 1 and each[2:] != before[2:])
 
 
 def _winners(batches: Sequence[StateBatch]) -> list[StateBatch]:
@@ -113,47 +111,47 @@ def changed(stored: Durable | None, delta: StateDelta) -> Durable:
     """
     if stored is None:
         return Durable(delta.snapshot_epoch, 0, delta.leader_epoch, delta.start, delta.complete)
-    start, complete = max((stored.start, stored.complete), (delta.start, delta.complete))
-    leader_epoch = max(stored.leader_epoch, delta.leader_epoch)
-    return stored._replace(start=start, complete=complete, leader_epoch=leader_epoch)
+    snapshot_epoch, state_epoch, leader_epoch, start, complete, *rest = stored
+    _, new_epoch, new_start, new_complete, _ = delta
+    if new_epoch > leader_epoch:
+        leader_epoch = new_epoch
+    if (new_start, new_complete) > (start, complete):
+        start, complete = new_start, new_complete
+    return _durable((snapshot_epoch, state_epoch, leader_epoch, start, complete, *rest))
 
 
 class Fold:
     """The state that a snapshot and the deltas after it give. Batches of deltas are kept as they come, and
-    combined when the state is asked for, or they have become many.
+    combined when the state is asked for, or they have become many. `head` is the state with outdated
+    batches, None before the first record.
     """
 
-    __slots__ = ("_changed", "_pending", "_state")
+    __slots__ = ("_changed", "_pending", "head")
 
     def __init__(self, snapshot: Durable | None = None) -> None:
-        self._state, self._changed = snapshot, False
+        self.head, self._changed = snapshot, False
         self._pending: list[StateBatch] = []
-
-    @property
-    def head(self) -> Durable | None:
-        """Return the state with outdated batches; None before the first record."""
-        return self._state
 
     @property
     def state(self) -> Durable | None:
         """Return the state; None before the first record."""
-        if self._changed and self._state is not None:
-            batches = combine(self._state.batches, self._pending, self._state.start)
-            self._state = self._state._replace(batches=batches)
+        if self._changed and self.head is not None:
+            batches = combine(self.head.batches, self._pending, self.head.start)
+            self.head = self.head._replace(batches=batches)
             self._changed = False
             self._pending.clear()
-        return self._state
+        return self.head
 
     def snapshot(self, snapshot: Durable) -> None:
         """Apply a ShareSnapshot, which replaces what came before."""
         self._pending.clear()
-        self._state, self._changed = snapshot, False
+        self.head, self._changed = snapshot, False
 
     def update(self, delta: StateDelta) -> None:
         """Apply a ShareUpdate."""
-        self._state, self._changed = changed(self._state, delta), True
+        self.head, self._changed = changed(self.head, delta), True
         self._pending += delta.batches
-        if len(self._pending) > _MOST_PENDING + len(self._state.batches):
+        if len(self._pending) > _MOST_PENDING + len(self.head.batches):
             _ = self.state
 
 

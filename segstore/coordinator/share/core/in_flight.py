@@ -95,11 +95,13 @@ class InFlight:
 
     def begin(self, run: StateRun, target: RecordState, write: int) -> None:
         """Begin a transition that ends with a write (Q33)."""
+        n = run.last - run.first + 1
         if run.state is ACQUIRED:
-            self.unlock(run)
+            assert run.lock is not None
+            self.locks.remove(run.lock.until, n)
         run.target, run.write = target, write
         if target in ENDS:
-            self.complete += run.last - run.first + 1
+            self.complete += n
 
     def take_back(self, run: StateRun) -> None:
         """End a transition whose write failed, without effect and without a lock that ends (Q34)."""

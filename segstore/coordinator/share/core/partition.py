@@ -9,9 +9,11 @@ Owns nothing on disk. Threads: one at a time, under the lock of the share partit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
-from segstore.coordinator.share.core.acknowledgement import AckStep, check_form, steps
+from segstore.coordinator.share.core.acknowledgement import AckStep, check_form, collect
 from segstore.coordinator.share.core.acquisition import Acquisition
 from segstore.coordinator.share.core.in_flight import ARCHIVED, AVAILABLE, ENDS, InFlight
 from segstore.coordinator.share.core.runs import Lock, StateRun
@@ -33,8 +35,9 @@ from segstore.coordinator.share.core.values import (
 from segstore.coordinator.share.core.writes import PendingWrite
 
 ARCHIVING = RecordState.ARCHIVING
-RENEW, REJECT = AcknowledgeType.RENEW, AcknowledgeType.REJECT
+REJECT = AcknowledgeType.REJECT
 NOTHING = Outcome()
+_outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)  # a call of C
 
 
 class SharePartition:
@@ -212,13 +215,13 @@ class SharePartition:
         last one in flight; InvalidRecordStateError for offsets that the member has not acquired.
         """
         check_form(batches)
-        taken: list[AckStep] = []
+        ended: list[AckStep] = []
+        renewed: list[AckStep] = []
         try:
-            for step in steps(self._flight, member, batches, limits.may_renew):
-                taken.append(step)  # noqa: PERF402 - those before an error are needed
+            collect(self._flight, member, batches, limits.may_renew, ended, renewed)
         finally:
-            self._renew(Lock(member, now + limits.lock_ms, 0), taken)
-        ended = [step for step in taken if step.type != RENEW]
+            if renewed:
+                self._renew(Lock(member, now + limits.lock_ms, 0), renewed)
         if not ended:
             return NOTHING
         return self._under_way(self._begun_with(ended, limits))
@@ -240,7 +243,7 @@ class SharePartition:
         over = [run for run in held if run.lock is not None and run.lock.until <= now]
         for run in over:
             self._flight.unlock(run)
-        return self._run_out(over, limits)
+        return self._run_out(over, limits) if over else NOTHING
 
     def move_log_start(self, offset: int) -> Outcome:
         """Follow a log whose start has moved (Q41): nothing below it is granted any more; acknowledgements of
@@ -298,12 +301,11 @@ class SharePartition:
                     freed |= run.state is AVAILABLE
                 elif self._is_over(run, now):
                     over.append(run)
-        outcome = self._run_out(over, limits)
+        further, wakes, _ = self._run_out(over, limits) if over else NOTHING
         for first, last in write.ranges:
             self._flight.runs.join(first, last)
         letters = tuple(write.letters) if ok or write.stands else ()
-        moved = self._flight.advance()
-        return Outcome(outcome.write, freed or moved or outcome.wakes, letters)
+        return _outcome((further, self._advance(limits) or freed or wakes, letters))
 
     def _begun(self, ok: bool) -> Outcome:
         if not ok:
@@ -325,20 +327,20 @@ class SharePartition:
 
     def _under_way(self, write: PendingWrite) -> Outcome:
         self._writes[write.token] = write
-        return Outcome(write.of(self.start, self.complete))
+        return _outcome((write.of(self._flight.start, self._flight.complete), False, ()))
 
     # --- changes of runs -------------------------------------------------------------------------
 
-    def _renew(self, lock: Lock, taken: Iterable[AckStep]) -> None:
-        for first, last, kind in taken:
-            if kind == RENEW:
-                for run in self._flight.runs.cut(first, last):
-                    self._flight.lock(run, lock)
-                self._flight.runs.join(first, last)
+    def _renew(self, lock: Lock, renewed: Iterable[AckStep]) -> None:
+        for first, last, _ in renewed:
+            for run in self._flight.runs.cut(first, last):
+                self._flight.lock(run, lock)
+            self._flight.runs.join(first, last)
 
     def _begun_with(self, ended: Iterable[AckStep], limits: Limits) -> PendingWrite:
         """Begin the transitions of acquired offsets."""
-        write, runs = self._new_write(), self._flight.runs
+        self._tokens += 1
+        write, runs = PendingWrite(self._tokens), self._flight.runs
         for first, last, kind in ended:
             cause = Cause.REJECTED if kind == REJECT else Cause.LIMIT_EXCEEDED
             for run in runs.cut(first, last):
@@ -353,8 +355,6 @@ class SharePartition:
 
     def _run_out(self, over: Sequence[StateRun], limits: Limits) -> Outcome:
         """Give back runs whose locks have ended, before that is durable."""
-        if not over:
-            return NOTHING
         write = self._new_write(stands=True)
         freed = False
         for run in over:
@@ -364,7 +364,13 @@ class SharePartition:
             freed |= state is AVAILABLE
         self._join(over)
         outcome = self._under_way(write)
-        return outcome._replace(wakes=self._flight.advance() or freed)
+        return outcome._replace(wakes=self._advance(limits) or freed)
+
+    def _advance(self, limits: Limits) -> bool:
+        """Move the start, and return whether a window that was full has moved (Q26, Q28)."""
+        flight = self._flight
+        is_full = flight.next_new - flight.start >= limits.window
+        return flight.advance() and is_full
 
     def _join(self, runs: Sequence[StateRun]) -> None:
         if runs:

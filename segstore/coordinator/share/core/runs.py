@@ -57,8 +57,11 @@ class StateRun:
 
     def copy(self, first: int, last: int) -> StateRun:
         """Return a run of other offsets that has the same fields."""
-        fields = self.state, self.count, self.piece, self.lock, self.write, self.target
-        return StateRun(first, last, *fields)
+        copied = StateRun.__new__(StateRun)
+        copied.first, copied.last, copied.state, copied.count = first, last, self.state, self.count
+        copied.piece, copied.lock = self.piece, self.lock
+        copied.write, copied.target = self.write, self.target
+        return copied
 
     def joins(self, other: StateRun) -> bool:
         """Return whether `other` begins behind this run and is alike."""
@@ -108,7 +111,10 @@ class StateRuns:
 
     def overlapping(self, first: int, last: int) -> list[StateRun]:
         """Return the runs that have an offset from `first` to `last`, uncut."""
-        return self._runs[self.position(first) : bisect_right(self._firsts, last)]
+        begin = bisect_right(self._firsts, first) - 1
+        if begin < 0 or first > self._runs[begin].last:
+            begin += 1
+        return self._runs[begin : bisect_right(self._firsts, last)]
 
     def cut(self, first: int, last: int) -> list[StateRun]:
         """Return the runs from `first` to `last`, of which the outer ones are cut there. `join` undoes it."""
@@ -129,8 +135,8 @@ class StateRuns:
     def join(self, first: int, last: int) -> None:
         """Join runs that are alike, from the neighbour below `first` to the one above `last`."""
         runs, firsts = self._runs, self._firsts
-        kept = max(bisect_right(firsts, first) - 2, 0)
-        end = bisect_right(firsts, last + 1)
+        at = bisect_right(firsts, first)
+        kept, end = at - 2 if at > 2 else 0, bisect_right(firsts, last + 1)
         for at in range(kept + 1, end):
             run = runs[at]
             if runs[kept].joins(run):

@@ -142,8 +142,8 @@ class DeadLetter(NamedTuple):
 
 class Outcome(NamedTuple):
     """What is to be done behind an event: `write` first, if there is one. `wakes`: records became available,
-    or the window has moved, so that fetches that wait are to look again. `dead_letters` are to be copied, and
-    then told by `SharePartition.dead_lettered`.
+    or a window that was full has moved, so that fetches that wait are to look again. `dead_letters` are to be
+    copied, and then told by `SharePartition.dead_lettered`.
     """
 
     write: StateWrite | None = None

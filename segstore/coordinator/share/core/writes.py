@@ -6,6 +6,10 @@ Owns nothing on disk. Threads: one at a time, the share partition's lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from segstore.coordinator.share.core.values import (
     Cause,
     DeadLetter,
@@ -14,6 +18,10 @@ from segstore.coordinator.share.core.values import (
     StateBatch,
     StateWrite,
 )
+
+_batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)  # calls of C
+_range: Callable[[tuple[int, int]], OffsetRange] = partial(tuple.__new__, OffsetRange)
+_write: Callable[[tuple[Any, ...]], StateWrite] = partial(tuple.__new__, StateWrite)
 
 
 class PendingWrite:
@@ -44,7 +52,7 @@ class PendingWrite:
         ranges = self.ranges
         if ranges and ranges[-1].last == first - 1:
             first = ranges.pop().first
-        ranges.append(OffsetRange(first, last))
+        ranges.append(_range((first, last)))
 
     def add(self, first: int, last: int, state: RecordState, count: int, cause: Cause) -> None:
         """Add offsets with their new state; neighbours that are alike become one batch."""
@@ -52,7 +60,7 @@ class PendingWrite:
         if batches and batches[-1][1:] == (first - 1, state, count):
             batches[-1] = StateBatch(batches[-1].first, last, state, count)
         else:
-            batches.append(StateBatch(first, last, state, count))
+            batches.append(_batch((first, last, state, count)))
         if state is RecordState.ARCHIVING:
             self._send(first, last, count, cause)
 
@@ -64,4 +72,4 @@ class PendingWrite:
 
     def of(self, start: int, complete: int) -> StateWrite:
         """Return the write as data; `start` as it was before (Q39)."""
-        return StateWrite(self.token, start, complete, tuple(self.batches))
+        return _write((self.token, start, complete, tuple(self.batches)))

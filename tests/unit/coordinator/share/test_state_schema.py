@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from segstore import names
@@ -18,6 +20,8 @@ from segstore.coordinator.share.state_schema import (
     update_value,
 )
 from segstore.errors import InvalidArgumentError, InvalidRequestError, UnsupportedVersionError
+from segstore.protocol.codec import structs
+from segstore.protocol.record_codec import encode_value
 
 B = StateBatch
 
@@ -126,3 +130,53 @@ def test_numbers_that_no_record_holds_are_refused(batch: StateBatch) -> None:
 def test_a_group_that_is_too_long_is_refused() -> None:
     with pytest.raises(InvalidArgumentError):
         state_key(StateKind.UPDATE, KEY._replace(group="g" * 40_000))
+
+
+def by_messages(delta: StateDelta) -> bytes:
+    """The value of a ShareUpdate as Kafka's definition of the message gives it."""
+    body = structs("ShareUpdateValue")
+    batches = [
+        body.StateBatch(first_offset=first, last_offset=last, delivery_state=state, delivery_count=count)
+        for first, last, state, count in delta.batches
+    ]
+    return encode_value(
+        body(
+            snapshot_epoch=delta.snapshot_epoch,
+            leader_epoch=delta.leader_epoch,
+            start_offset=delta.start,
+            delivery_complete_count=delta.complete,
+            state_batches=batches,
+        ),
+        0,
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1, 126, 127, 128, 20_000])
+def test_an_update_has_the_bytes_of_the_definition_whatever_its_numbers(number: int) -> None:
+    draw = random.Random(number)
+    batches = tuple(
+        B(draw.getrandbits(63), draw.getrandbits(63), draw.randrange(5), draw.getrandbits(15))
+        for _ in range(number)
+    )
+    for complete in (-1, 0, draw.getrandbits(31)):
+        delta = StateDelta(
+            draw.getrandbits(31), draw.getrandbits(31), draw.getrandbits(63), complete, batches
+        )
+        assert update_value(delta) == by_messages(delta), f"number {number}, complete {complete}"
+        assert parse_update(update_value(delta)) == delta
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        StateDelta(1 << 31, 0, 0, 0),
+        StateDelta(0, 1 << 31, 0, 0),
+        StateDelta(0, 0, 1 << 63, 0),
+        StateDelta(0, 0, 0, 1 << 31),
+        StateDelta(0, 0, 0, 0, (B(0, 1 << 63, 0, 0),)),
+    ],
+    ids=["snapshot epoch", "leader epoch", "start", "count", "batch"],
+)
+def test_numbers_that_no_update_holds_are_refused(delta: StateDelta) -> None:
+    with pytest.raises(InvalidArgumentError, match="can't hold"):
+        update_value(delta)

@@ -220,7 +220,7 @@ def test_q34_a_lock_that_ran_out_while_a_write_failed_ends_by_a_write_of_its_own
     state = 0 if limits.deliveries > 1 else 3 if limits.dead_letters else 4
     assert outcome.write is not None
     assert outcome.write.batches == (StateBatch(0, 0, state, 1),)
-    assert outcome.wakes == (state != 3)
+    assert outcome.wakes == (state == 0)
     assert (queue.held(), queue.part.deadline()) == ((), None)
     queue.end(ok=True)
     assert len(queue.letters) == (state == 3)
@@ -256,6 +256,28 @@ def test_a_write_ends_once() -> None:
     queue = Queue(1)
     with pytest.raises(KeyError):
         queue.part.written(7, True, 0, queue.limits)
+
+
+# --- wakes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("window", "offset", "wakes"), [(6, 0, 0), (4, 0, 1), (4, 2, 0)])
+def test_q28_a_start_that_moves_wakes_if_the_window_was_full(window: int, offset: int, wakes: int) -> None:
+    """Else each acknowledgement would wake all members that wait for records, in vain."""
+    queue = Queue(2, 2, 2, limits=Limits(window=window))
+    queue.fetch(want=4)
+    assert queue.part.window == 4
+    queue.ack("m", (offset, offset + 1, ACCEPT))
+    assert (queue.part.start, queue.wakes) == (2 if offset == 0 else 0, wakes)
+
+
+def test_q28_a_lock_that_runs_out_at_the_limit_wakes_if_the_window_was_full() -> None:
+    for window, wakes in ((6, 0), (4, 1)):
+        queue = Queue(2, 2, 2, limits=Limits(window=window, deliveries=1))
+        queue.fetch(want=4)
+        queue.later(30_000)
+        queue.did(queue.part.expire(queue.now, queue.limits))
+        assert (queue.part.start, queue.wakes) == (4, wakes), f"window {window}"
 
 
 # --- sessions, log start, dead letters -----------------------------------------------------------

@@ -8,7 +8,7 @@ from places import REPOSITORY
 
 CORE = REPOSITORY / "segstore" / "coordinator" / "share" / "core"
 ALLOWED = {
-    *("__future__", "bisect", "collections.abc", "enum", "heapq", "itertools", "typing"),
+    *("__future__", "bisect", "collections.abc", "enum", "functools", "heapq", "itertools", "typing"),
     *("segstore.errors", "segstore.integers"),
 }
 

@@ -1,0 +1,97 @@
+"""Promise: an acknowledgement and its commit make a bounded number of calls of Python functions, whatever the
+machine is: these are most of their time. Comprehensions count as calls before Python 3.12.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from share_consumers import EARLIEST, set_group
+
+import segstore
+from segstore import AcknowledgeType, ConsumerRecord, ShareConsumer
+
+TIMES, WARM = 20, 5
+SHOWN = 25
+RECORDS = 400
+AN_ACKNOWLEDGE = 4
+ONCE = 5  # calls that only the first acknowledgement of a kind makes
+KINDS = {AcknowledgeType.ACCEPT: 126, AcknowledgeType.RELEASE: 129, AcknowledgeType.REJECT: 129}
+"""The most calls of an acknowledgement and its commit; before they were counted, accepting took 247."""
+
+
+def calls_of(work: Callable[[], object]) -> Counter[str]:
+    """How often each Python function is called by `work`, in this thread."""
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            code = frame.f_code
+            calls[f"{getattr(code, 'co_qualname', code.co_name)} ({Path(code.co_filename).name})"] += 1
+
+    measured = sys.getprofile()
+    gc.collect()
+    gc.disable()  # what it runs is no part of the work
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(measured)
+        gc.enable()
+    return calls
+
+
+def told(calls: Counter[str], most: int) -> str:
+    heaviest = "\n".join(f"{n:5} {name}" for name, n in calls.most_common(SHOWN))
+    return f"{calls.total()} calls, {most} are allowed. The heaviest:\n{heaviest}"
+
+
+def polled(store: segstore.Store) -> tuple[ShareConsumer, list[ConsumerRecord]]:
+    """A consumer that has all records of one poll, of which it has acknowledged the first ones."""
+    store.create_topic("jobs")
+    store.partition("jobs").append_batch([b"x"] * RECORDS)
+    set_group(store, **EARLIEST)
+    queue = ShareConsumer(store, "jobs", group_id="g", share_acknowledgement_mode="explicit")
+    records = queue.poll_flat()
+    assert len(records) == RECORDS
+    for record in records[:WARM]:
+        queue.acknowledge(record)
+        queue.commit_sync()
+    return queue, records[WARM:]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_single_acknowledgement(kind: AcknowledgeType, store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        queue, records = polled(store)
+
+        def work() -> None:
+            for record in records[:TIMES]:
+                queue.acknowledge(record, kind)
+                queue.commit_sync()
+
+        calls, most = calls_of(work), KINDS[kind] * TIMES + ONCE
+        for record in records[TIMES:]:
+            queue.acknowledge(record)
+        queue.close()
+    assert calls.total() <= most, told(calls, most)
+
+
+def test_many_acknowledgements_with_one_commit(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        queue, records = polled(store)
+
+        def work() -> None:
+            for record in records:
+                queue.acknowledge(record)
+            queue.commit_sync()
+
+        calls, most = calls_of(work), AN_ACKNOWLEDGE * len(records) + KINDS[AcknowledgeType.ACCEPT]
+        queue.close()
+    assert calls.total() <= most, told(calls, most)
