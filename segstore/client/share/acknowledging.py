@@ -42,7 +42,8 @@ class Acknowledging(ShareParts):
                     f"record must be a ConsumerRecord, not {type_name(record)}: by its place a record is "
                     "acknowledged by acknowledge_offset(topic, partition, offset, type)"
                 )
-            self._check_explicit()
+            if not self._is_explicit:
+                raise _implicit()
             self._acks.note(record[0], record[1], record[3], type)
 
     def acknowledge_offset(
@@ -58,16 +59,9 @@ class Acknowledging(ShareParts):
                 raise InvalidTypeError(f"topic must be a str, not {type_name(topic)}")
             number = arguments.whole("partition", partition, 0)
             at = arguments.whole("offset", offset, 0)
-            if not self._acks.is_failed(topic, number, at):
-                self._check_explicit()
+            if not self._is_explicit and not self._acks.is_failed(topic, number, at):
+                raise _implicit()
             self._acks.note(topic, number, at, type)
-
-    def _check_explicit(self) -> None:
-        if not self.config.is_explicit:
-            raise IllegalStateError(
-                'records are acknowledged one by one only with share_acknowledgement_mode="explicit"; in '
-                "implicit mode the next poll, commit or close accepts them"
-            )
 
     def commit_sync(self, timeout_ms: float | None = None) -> dict[TopicPartition, SegstoreError | None]:
         """Send all acknowledgements that are noted, in implicit mode of all records of the last poll; return
@@ -81,7 +75,8 @@ class Acknowledging(ShareParts):
             self._check()
             if timeout_ms is not None:
                 span(timeout_ms)
-            self._accept_all()
+            if not self._is_explicit:
+                self._acks.note_all()
             found = self._send()
             self._acks.tell()
             return found
@@ -93,7 +88,8 @@ class Acknowledging(ShareParts):
         guard = self._guard
         with guard:
             self._check()
-            self._accept_all()
+            if not self._is_explicit:
+                self._acks.note_all()
             self._send()
 
     def set_acknowledgement_commit_callback(self, callback: OnAcknowledged | None) -> None:
@@ -107,3 +103,10 @@ class Acknowledging(ShareParts):
             if callback is not None and not callable(callback):
                 raise InvalidTypeError(f"callback must be callable, or None, not {type_name(callback)}")
             self._acks.callback = callback
+
+
+def _implicit() -> IllegalStateError:
+    return IllegalStateError(
+        'records are acknowledged one by one only with share_acknowledgement_mode="explicit"; in implicit '
+        "mode the next poll, commit or close accepts them"
+    )

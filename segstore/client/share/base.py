@@ -69,7 +69,7 @@ class ShareParts:
         self.config = config = ShareConsumerConfig.parse(settings)
         _check_keeps(store, config)
         check_group(config.group_id)
-        self._store, self._guard = store, Guard(store.path)
+        self._store, self._guard, self._is_explicit = store, Guard(store.path), config.is_explicit
         self._groups = shared(store, GroupCoordinator)
         self._coordinator = shared(store, ShareCoordinator)
         self._metrics = ShareConsumerMetrics(config)
@@ -108,9 +108,10 @@ class ShareParts:
         if self._membership.topics is None:
             raise IllegalStateError("the share consumer is not subscribed to topics: call subscribe() first")
         self._check_woken()
-        if self.config.is_explicit and self._acks.has_unacknowledged:
+        if self._is_explicit and self._acks.has_unacknowledged:
             raise IllegalStateError("All records must be acknowledged in explicit acknowledgement mode.")
-        self._accept_all()
+        if not self._is_explicit:
+            self._acks.note_all()
         self._send()
         self._acks.tell()
         return self._find(most, want, deadline)
@@ -204,10 +205,6 @@ class ShareParts:
             raise WakeupError("wakeup() was called")
 
     # --- what is sent -----------------------------------------------------------------------------
-
-    def _accept_all(self) -> None:
-        if not self.config.is_explicit:
-            self._acks.note_all()
 
     def _send(self) -> dict[TopicPartition, SegstoreError | None]:
         acks = self._acks

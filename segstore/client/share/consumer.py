@@ -217,7 +217,7 @@ class ShareConsumer(Acknowledging):
 
     def _accept_current(self) -> None:
         record, self._current = self._current, None
-        if record is not None and not self.config.is_explicit:
+        if record is not None and not self._is_explicit:
             with suppress(IllegalStateError):  # a commit has sent it
                 self._acks.note(record[0], record[1], record[3], ACCEPT)
                 self._flush_at = min(self._flush_at, time.monotonic() + _FLUSH_S)
@@ -288,8 +288,8 @@ class ShareConsumer(Acknowledging):
         """Close; with `autocommit` the application is done with the records of the last poll."""
         if not self._guard.closed:
             try:
-                if autocommit:
-                    self._accept_all()
+                if autocommit and not self._is_explicit:
+                    self._acks.note_all()
                 self._send()
             finally:
                 self._leave()
