@@ -298,8 +298,8 @@ def steps(rows: list[Row], step: str) -> dict[tuple[int, str], list[Any]]:
     """Return what the records of a group say of each member, and of its partitions, in order; and in what
     order the records of the first heartbeat, and those of the end, were written.
 
-    Members have numbers of partitions, of which there are none at first in a broker; a broker whose topic was
-    deleted says nothing of the deletion of states.
+    Members have numbers of partitions, of which there are none at first in a broker. A broker whose topic was
+    deleted says that there is no state any more, at some time, and nothing before.
     """
     found: dict[tuple[int, str], list[Any]] = {}
     for kind, key, value in rows:
@@ -318,7 +318,8 @@ def steps(rows: list[Row], step: str) -> dict[tuple[int, str], list[Any]]:
     joined = order.index(MEMBER)
     ended = next(at for at, (*_, value) in enumerate(rows) if value is None)
     found[0, "joined"] = order[joined : joined + 5]
-    found[0, "ended"] = [(kind, value is None) for kind, _, value in rows[ended:]]
+    last = [(kind, value is None) for kind, _, value in rows[ended:]]
+    found[0, "ended"] = [each for each in last if step != "dropped" or each[0] != PARTITIONS]
     return found
 
 
