@@ -22,7 +22,11 @@ UNKNOWN_THERE = {
     f"{api}{kind}"
     for api in (
         *("BeginQuorumEpoch", "BrokerRegistration", "UnregisterBroker"),
-        *("ConsumerGroupDescribe", "ConsumerGroupHeartbeat"),
+        *("ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "ShareGroupDescribe", "ShareGroupHeartbeat"),
+        *("ShareFetch", "ShareAcknowledge"),
+        *("DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
+        *("InitializeShareGroupState", "ReadShareGroupState", "ReadShareGroupStateSummary"),
+        *("WriteShareGroupState", "DeleteShareGroupState"),
     )
     for kind in ("Request", "Response")
 }

@@ -22,9 +22,10 @@ from simulation.model import Wrong, hold
 
 from segstore._native import ffi
 from segstore.coordinator import shared
-from segstore.coordinator.group import group_table
+from segstore.coordinator.group import group_table, held
 from segstore.coordinator.inboxes import adoptions, inboxes
 from segstore.coordinator.offsets import cache
+from segstore.coordinator.share import partitions, state_partition
 from segstore.mutex import PATIENCE, Mutex
 from segstore.replication import (
     data_directory,
@@ -45,6 +46,8 @@ MOST_TURNS = 20_000
 """Turns within one wait of the application: more of them are no progress (sound runs need about 1,000)."""
 MOST_WORK = 2_000
 """Pieces of work that a thread takes without a wait: more of them are a loop without an end."""
+BOUNDED = cache, held, partitions, state_partition
+"""Modules that make bounded locks."""
 JOIN_SECONDS = 30
 """A thread of a dead process ends within so long, or is stuck."""
 
@@ -351,7 +354,7 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         ],
         (inbox, "Watch", _Made(TurnWatch, turns)),
         (group_table, "Shelter", TurnShelter),
-        *[(each, "BoundedLock", _Made(TurnLock, turns)) for each in (cache, group_table)],
+        *[(each, "BoundedLock", _Made(TurnLock, turns)) for each in BOUNDED],
         (shared, "nesting", _Made(TurnLock, turns)),
         *[(each, "Scheduler", scheduled) for each in (opening, store, sweeper)],
         (metadata_log, "Told", queue),
