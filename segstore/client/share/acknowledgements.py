@@ -55,7 +55,7 @@ class Sending(NamedTuple):
 
     at: At
     notes: dict[int, int]
-    renewals: list[ConsumerRecord]
+    renewals: Sequence[ConsumerRecord]
 
 
 _sending: Callable[[tuple[Any, ...]], Sending] = partial(tuple.__new__, Sending)  # calls of C
@@ -139,7 +139,10 @@ class Acknowledgements:
             self._send(found)
         noted = [(tp, held) for tp, held in self.held.items() if held.notes]
         if noted:
-            self._sending = {tp: _sending((held.at, held.notes, _renewals(held))) for tp, held in noted}
+            self._sending = {
+                tp: _sending((held.at, held.notes, _renewals(held) if RENEW in held.notes.values() else ()))
+                for tp, held in noted
+            }
             for tp, held in noted:
                 held.settle(held.notes)
                 held.notes = {}
@@ -192,8 +195,6 @@ def _checked(kind: Any) -> AcknowledgeType:
 
 
 def _renewals(held: HeldRecords) -> list[ConsumerRecord]:
-    if RENEW not in held.notes.values():
-        return []
     renewed = (held.records.get(offset) for offset, kind in held.notes.items() if kind is RENEW)
     return [record for record in renewed if record is not None]
 

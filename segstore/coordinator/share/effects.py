@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 from segstore.coordinator.group_settings import GroupSettings
@@ -90,7 +91,7 @@ class ShareEffects:
         self, turn: ShareTurn, writing: Mapping[ShareKey, tuple[ShareLeader, StateWrite]], failures: Failures
     ) -> None:
         """Write states, and report to the share partitions; what is due after that is added to the turn."""
-        results = self._states.write({key: _update(*wanted) for key, wanted in writing.items()})
+        results = self._states.write(dict(zip(writing, starmap(_update, writing.values()), strict=True)))
         for key, (leader, write) in writing.items():
             error = self._end(turn, leader, write.token, results[key])
             if error is not None:

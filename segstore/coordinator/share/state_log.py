@@ -13,6 +13,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import starmap
 
 from segstore.coordinator.share.core.values import Durable
 from segstore.coordinator.share.keys import ShareKey
@@ -109,7 +110,7 @@ class StateLog:
         written then, nor after OffsetNotAvailableError unless it speaks of an interrupt, and
         NotEnoughReplicasError. After any other error the change may be in the log: the next call finds out.
         """
-        requests = [UpdateRequest(key, update) for key, update in writes.items()]
+        requests = list(starmap(UpdateRequest, writes.items()))
         self._write(requests)
         return {request.key: request.error for request in requests}
 

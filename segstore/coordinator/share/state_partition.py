@@ -182,7 +182,7 @@ class StatePartition:
             if not seen.is_ours:
                 seen = self._topic.make()
             writer = seen.writer(self.number, self._config)
-            drafted = _fitting(drafted, writer.most())
+            drafted = _fitting(drafted, writer.begin())
             end = writer.log.log_end_offset
         except SegstoreError as error:
             _end([each.request for each in drafted], error)

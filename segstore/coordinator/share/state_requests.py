@@ -112,8 +112,8 @@ class UpdateRequest(StateRequest):
     __slots__ = ("update",)
 
     def __init__(self, key: ShareKey, update: Update) -> None:
-        super().__init__(key)
-        self.update = update
+        self.key, self.update, self.is_done = key, update, False
+        self.error = None
 
     def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
         update = self.update
@@ -255,14 +255,16 @@ def _begun_anew(key: ShareKey, held: ShareState, epoch: int) -> FencedStateEpoch
 
 def _check_numbers(key: ShareKey, update: Update) -> None:
     """Raise InvalidRequestError for numbers that no state has."""
-    for name, value, least in zip(_NUMBERS, update[:4], _LEAST, strict=True):
-        if value < least:
-            raise _below(key, name, value, least)
-    for batch in update.batches:
+    state_epoch, leader_epoch, start, complete, batches, _ = update
+    if state_epoch < 0 or leader_epoch < 0 or start < UNKNOWN or complete < UNKNOWN:
+        raise _below(key, update)
+    for batch in batches:
         first, last, state, count = batch
         if not 0 <= first <= last or state not in DURABLE_STATES or count < 0:
             raise InvalidRequestError(f"share partition {key}: {tuple(batch)} is no durable state of offsets")
 
 
-def _below(key: ShareKey, name: str, value: int, least: int) -> InvalidRequestError:
+def _below(key: ShareKey, update: Update) -> InvalidRequestError:
+    numbers = zip(_NUMBERS, update[:4], _LEAST, strict=True)
+    name, value, least = next(each for each in numbers if each[1] < each[2])
     return InvalidRequestError(f"share partition {key}: {name} {value}: must be at least {least}")

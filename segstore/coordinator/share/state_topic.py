@@ -9,7 +9,7 @@ Threads: any; each call asks the store which partitions exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
 from segstore.config import StoreConfig
@@ -126,19 +126,23 @@ class StateWriter:
         self._codec = config.share_coordinator_state_topic_compression_codec
         self._acks = Acks(timeout_ms=config.share_coordinator_write_timeout_ms)
         self._largest = self._most = 0
-        self.partition_for_write: Callable[[], Partition] = log.partition_led
-        """Returns the partition. Raises OffsetNotAvailableError while no replica leads: nobody waits for a
-        leader with the partition's lock.
-        """
+        self._partition: Partition | None = None
 
-    def most(self) -> int:
-        """Return how many bytes the key and the value of a record may have. Raises what
-        `partition_for_write` raises.
+    def begin(self) -> int:
+        """Find the partition for the next append, and return how many bytes the key and the value of a record
+        may have. Raises OffsetNotAvailableError while no replica leads: nobody waits for a leader with the
+        partition's lock.
         """
-        largest = self.partition_for_write().validator.largest_batch
+        self._partition = self.log.partition_led()
+        largest = self._partition.validator.largest_batch
         if largest != self._largest:
             self._largest, self._most = largest, batch_cap(self._codec, largest, largest) - _AROUND
         return self._most
+
+    def partition_for_write(self) -> Partition:
+        """Return the partition that `begin` has found."""
+        assert self._partition is not None
+        return self._partition
 
     def append(self, keys: Sequence[bytes], values: Sequence[bytes | None], now: int) -> int:
         """Append all records, or none, at `now` (ms since the epoch); return the first offset. Raises

@@ -111,13 +111,14 @@ def changed(stored: Durable | None, delta: StateDelta) -> Durable:
     """
     if stored is None:
         return Durable(delta.snapshot_epoch, 0, delta.leader_epoch, delta.start, delta.complete)
-    snapshot_epoch, state_epoch, leader_epoch, start, complete, *rest = stored
+    snapshot_epoch, state_epoch, leader_epoch, start, complete, batches, created_ms, written_ms = stored
     _, new_epoch, new_start, new_complete, _ = delta
     if new_epoch > leader_epoch:
         leader_epoch = new_epoch
     if (new_start, new_complete) > (start, complete):
         start, complete = new_start, new_complete
-    return _durable((snapshot_epoch, state_epoch, leader_epoch, start, complete, *rest))
+    epochs = snapshot_epoch, state_epoch, leader_epoch
+    return _durable((*epochs, start, complete, batches, created_ms, written_ms))
 
 
 class Fold:
