@@ -59,6 +59,7 @@ OTHERWISE: dict[str, Iterable[str]] = {
     "all settings of a broker": {
         *("listeners", "listener.security.protocol.map", "sasl.enabled.mechanisms"),
         *("offsets.topic.num.partitions", "transaction.state.log.num.partitions"),
+        "share.coordinator.state.topic.num.partitions",
         "share.coordinator.state.topic.min.isr",
         *("ssl.keystore.type", "ssl.truststore.type"),
         *("ssl.keystore.certificate.chain", "ssl.truststore.certificates"),
