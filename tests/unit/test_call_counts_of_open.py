@@ -6,14 +6,11 @@ code easy to follow. Comprehensions count as calls before Python 3.12.
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from faults import CountingFiles
+from python_calls import calls_of
 from stores import killed
 
 import segstore
@@ -31,27 +28,6 @@ def crashed(path: Path) -> Path:
         for _ in range(RECORDS):
             log.append(b"x")
         return killed(Path(store.path), path)
-
-
-def calls_of(work: Callable[[], object]) -> Counter[str]:
-    """How often each Python function is called by `work`, in this thread."""
-    calls: Counter[str] = Counter()
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            code = frame.f_code
-            calls[f"{getattr(code, 'co_qualname', code.co_name)} ({Path(code.co_filename).name})"] += 1
-
-    measured = sys.getprofile()
-    gc.collect()
-    gc.disable()  # what it runs is no part of the work
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(measured)
-        gc.enable()
-    return calls
 
 
 def test_an_open_after_a_crash(tmp_path: Path, store_dir: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from segstore.coordinator.group.consumers.group import ConsumerGroupInfo
 from segstore.coordinator.group.consumers.member import JOIN_EPOCH, ConsumerMember
-from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat
+from segstore.coordinator.group.consumers.membership import ConsumerHeartbeat
 from segstore.coordinator.group.consumers.topics import MayDescribe, Topics
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.consumer_schema import Assignment
@@ -27,7 +27,7 @@ from segstore.server.security.allow_list import Resource
 from segstore.server.topics import shown
 from segstore.storage.store.store import Store
 
-from .coordinating import coordinated, coordinator_code, each_described
+from .coordinating import coordinated, coordinator_code, each_described, heartbeat_answer
 
 _Beaten = structs("ConsumerGroupHeartbeatResponse")
 _Described = structs("ConsumerGroupDescribeResponse")
@@ -50,7 +50,8 @@ def consumer_group_heartbeat(node: Node, request: Request) -> Later:
                 raise InvalidRequestError("group_id must not be empty")
             if asked.epoch == JOIN_EPOCH and request.version >= _NAMES_ITSELF and not asked.member_id.strip():
                 raise InvalidRequestError("member_id must not be empty")
-            return _answer(shared(node.store, GroupCoordinator).consumer_heartbeat(body.group_id, asked))
+            beaten = shared(node.store, GroupCoordinator).consumer_heartbeat(body.group_id, asked)
+            return heartbeat_answer(_Beaten, beaten)
         except SegstoreError as error:
             return _Beaten(error_code=coordinator_code(error), error_message=str(error))
 
@@ -91,22 +92,6 @@ def _owned(topics: Iterable[Any] | None) -> Assignment | None:
         held = found.get(topic.topic_id, frozenset())
         found[topic.topic_id] = held.union(topic.partitions)
     return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
-
-
-def _answer(beaten: Beaten) -> Any:
-    given = None
-    if beaten.assignment is not None:
-        topics = [
-            _Beaten.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
-            for topic_id, numbers in beaten.assignment.items()
-        ]
-        given = _Beaten.Assignment(topic_partitions=topics)
-    return _Beaten(
-        member_id=beaten.member_id,
-        member_epoch=beaten.epoch,
-        heartbeat_interval_ms=beaten.heartbeat_interval_ms,
-        assignment=given,
-    )
 
 
 # --- ConsumerGroupDescribe -------------------------------------------------------------------------

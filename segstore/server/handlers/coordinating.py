@@ -83,6 +83,23 @@ def each_described(
     return coordinated(node, request, run, failed)
 
 
+def heartbeat_answer(kind: Any, beaten: Any) -> Any:
+    """Return the answer of a group's coordinator, a `Beaten` or `ShareBeaten`, as the struct `kind`."""
+    given = None
+    if beaten.assignment is not None:
+        topics = [
+            kind.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in beaten.assignment.items()
+        ]
+        given = kind.Assignment(topic_partitions=topics)
+    return kind(
+        member_id=beaten.member_id,
+        member_epoch=beaten.epoch,
+        heartbeat_interval_ms=beaten.heartbeat_interval_ms,
+        assignment=given,
+    )
+
+
 def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:
     """Return the partitions of topics whose `partitions` are numbers."""
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]

@@ -12,7 +12,7 @@ from typing import Any
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group.share.group import ShareGroupInfo
-from segstore.coordinator.group.share.member import ShareBeaten, ShareHeartbeat, ShareMember
+from segstore.coordinator.group.share.member import ShareHeartbeat, ShareMember
 from segstore.coordinator.offsets.consumer_schema import Assignment
 from segstore.coordinator.shared import shared
 from segstore.errors import SegstoreError
@@ -24,7 +24,7 @@ from segstore.server.request import Request
 from segstore.server.topics import shown
 from segstore.storage.store.store import Store
 
-from .coordinating import coordinated, coordinator_code, each_described
+from .coordinating import coordinated, coordinator_code, each_described, heartbeat_answer
 from .share_requests import has_share_groups
 
 _Beaten = structs("ShareGroupHeartbeatResponse")
@@ -42,7 +42,8 @@ def share_group_heartbeat(node: Node, request: Request) -> Any:
 
     def run() -> Any:
         try:
-            return _beaten(shared(node.store, GroupCoordinator).share_heartbeat(body.group_id, asked))
+            beaten = shared(node.store, GroupCoordinator).share_heartbeat(body.group_id, asked)
+            return heartbeat_answer(_Beaten, beaten)
         except SegstoreError as error:
             return _Beaten(error_code=coordinator_code(error), error_message=str(error))
 
@@ -58,22 +59,6 @@ def _asked(request: Request) -> ShareHeartbeat:
         topic_names=None if names is None else tuple(names),
         client_id=request.client_id or "",
         client_host=f"/{request.channel.peer}",
-    )
-
-
-def _beaten(beaten: ShareBeaten) -> Any:
-    given = None
-    if beaten.assignment is not None:
-        topics = [
-            _Beaten.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
-            for topic_id, numbers in beaten.assignment.items()
-        ]
-        given = _Beaten.Assignment(topic_partitions=topics)
-    return _Beaten(
-        member_id=beaten.member_id,
-        member_epoch=beaten.epoch,
-        heartbeat_interval_ms=beaten.heartbeat_interval_ms,
-        assignment=given,
     )
 
 

@@ -4,14 +4,11 @@ machine is: these are most of their time. Comprehensions count as calls before P
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import pytest
+from python_calls import calls_of
 from share_consumers import EARLIEST, set_group
 
 import segstore
@@ -24,27 +21,6 @@ AN_ACKNOWLEDGE = 4
 ONCE = 5  # calls that only the first acknowledgement of a kind makes
 KINDS = {AcknowledgeType.ACCEPT: 119, AcknowledgeType.RELEASE: 125, AcknowledgeType.REJECT: 122}
 """The most calls of an acknowledgement and its commit; before they were counted, accepting took 247."""
-
-
-def calls_of(work: Callable[[], object]) -> Counter[str]:
-    """How often each Python function is called by `work`, in this thread."""
-    calls: Counter[str] = Counter()
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            code = frame.f_code
-            calls[f"{getattr(code, 'co_qualname', code.co_name)} ({Path(code.co_filename).name})"] += 1
-
-    measured = sys.getprofile()
-    gc.collect()
-    gc.disable()  # what it runs is no part of the work
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(measured)
-        gc.enable()
-    return calls
 
 
 def told(calls: Counter[str], most: int) -> str:
