@@ -69,9 +69,10 @@ int64_t seg_member_join(seg_member *m, int32_t most)
         }
         seg_shared_member *s = member_of(m, slot);
         m->slot = slot;
-        m->incarnation = s->incarnation + 1;
+        m->incarnation = __atomic_load_n(&s->incarnation, __ATOMIC_ACQUIRE) + 1;
         /* The number goes on: the answer to a request of the slot's last process is none of ours. */
-        __atomic_store_n(&s->request, (s->request & ~(uint32_t)STATES) | SEG_EMPTY, __ATOMIC_RELEASE);
+        uint32_t number = __atomic_load_n(&s->request, __ATOMIC_ACQUIRE) & ~(uint32_t)STATES;
+        __atomic_store_n(&s->request, number | SEG_EMPTY, __ATOMIC_RELEASE);
         __atomic_store_n(&s->incarnation, m->incarnation, __ATOMIC_RELEASE);
         return slot;
     }

@@ -78,7 +78,8 @@ static int64_t look(seg_tail *t, seg_share *s)
     seg_shared_log *log = s->log;
     uint32_t torn = torn_of(log);
     if (__atomic_load_n(&log->aways, __ATOMIC_ACQUIRE) != s->aways || !__atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ||
-        __atomic_load_n(&log->failed, __ATOMIC_ACQUIRE) || log->key != s->key || load(t, s))
+        __atomic_load_n(&log->failed, __ATOMIC_ACQUIRE) || __atomic_load_n(&log->key, __ATOMIC_ACQUIRE) != s->key ||
+        load(t, s))
         return SEG_SLOW; /* also behind a sync that failed [S2] */
     return seg_record_mend(log, torn, t->fd, t->active->end->position);
 }
