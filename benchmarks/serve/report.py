@@ -49,6 +49,8 @@ TARGETS = [
     *(target for work in _STREAMS for target in (
         Target(work, terms.RATE, 1.0, True), Target(work, terms.CPU_MILLION, 0.5, False),
     )),
+    Target(terms.SHARE, terms.RATE, 1.5, True),
+    Target(terms.SHARE, terms.CPU_MILLION, 0.5, False),
     Target(terms.SMALL_PRODUCE, terms.REQUESTS, 2.0, True),
     Target(terms.SMALL_FETCH, terms.REQUESTS, 2.0, True),
     Target(terms.END_TO_END, terms.P50, 1.0, False),

@@ -29,6 +29,11 @@ from .terms import KAFKA, OURS
 
 JAVA = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """As bin/kafka-server-start.sh has them (KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS)."""
+SHARE_STATES = """\
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+"""Of the broker, which has no other node; the 50 partitions are its default."""
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 """Of both: ConsumerPerformance's group has one member, for which nobody waits."""
 
@@ -112,7 +117,7 @@ class Kafka:
     @contextmanager
     def running(self, directory: Path) -> Iterator[Server]:
         """Formatting the directory is not part of the start."""
-        broker = kafka_broker.Broker(self.classpath, directory, JAVA)
+        broker = kafka_broker.Broker(self.classpath, directory, JAVA, more=SHARE_STATES)
         began = time.perf_counter()
         with broker.running() as address:
             assert broker.process is not None

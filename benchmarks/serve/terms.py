@@ -14,6 +14,7 @@ RESIDENT, CPU, CPU_POLL, START = "resident MB", "CPU %", "CPU µs/poll", "ms"
 LIBRDKAFKA = {100: "librdkafka, 100 bytes", 1_000: "librdkafka, 1,000 bytes"}
 JAVA = {100: "Java's perf tools, 100 bytes"}
 """Bytes of a value -> the client."""
+SHARE = "share group: Java's perf tool, 100 bytes"
 PRODUCE, CONSUME = "produce: {}".format, "consume: {}".format
 SMALL_PRODUCE, SMALL_FETCH = "requests: produce of one record", "requests: fetch of one record"
 END_TO_END, CACHED = "end to end", "fetch of cached segments"

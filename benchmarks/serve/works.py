@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 
+import share_broker
+
 from . import java, librdkafka, raw
 from .bench import Bench
 from .idle import Idle
@@ -33,6 +35,7 @@ from .terms import (
     RATE,
     REQUESTS,
     RESIDENT,
+    SHARE,
     SILENT,
     SMALL_FETCH,
     SMALL_PRODUCE,
@@ -68,6 +71,19 @@ def by_java(value_bytes: int, bench: Bench) -> Works:
         with bench.server.measured() as spent:
             rate = java.consumed(address, topic, count)
         yield CONSUME(name), {RATE: rate, CPU_MILLION: spent.cpu / count * 1e6}
+
+
+def by_share_group(bench: Bench) -> Works:
+    """The rate is the tool's own behind its group's first record; the settings of a group come
+    first.
+    """
+    count, address = bench.effort.java[SMALL], bench.server.address
+    with bench.topic() as topic:
+        java.produced(address, topic, count, SMALL)
+        share_broker.set_group(address, share_broker.QUEUE, topic)
+        with bench.server.measured() as spent:
+            rate = java.shared(address, topic, topic, count)
+        yield SHARE, {RATE: rate, CPU_MILLION: spent.cpu / count * 1e6}
 
 
 def _requests(took: list[float], spent: Spent) -> Figures:
@@ -157,6 +173,7 @@ def worn(bench: Bench) -> Works:
 PARTS: dict[Part, tuple[str, ...]] = {
     **{partial(by_librdkafka, size): (PRODUCE(name), CONSUME(name)) for size, name in LIBRDKAFKA.items()},
     **{partial(by_java, size): (PRODUCE(name), CONSUME(name)) for size, name in JAVA.items()},
+    by_share_group: (SHARE,),
     small_requests: (SMALL_PRODUCE, SMALL_FETCH),
     end_to_end: (END_TO_END,),
     cached: (CACHED,),
@@ -165,8 +182,10 @@ PARTS: dict[Part, tuple[str, ...]] = {
     worn: (WORN,),
 }
 """What each part does, in their order; `running` has the start of servers, and bare loops."""
-NEEDS_JAVA = frozenset(part for part in PARTS if isinstance(part, partial) and part.func is by_java)
-WARM_UP = {small_requests: 3, worn: 0}
+NEEDS_JAVA = frozenset(
+    part for part in PARTS if part is by_share_group or (isinstance(part, partial) and part.func is by_java)
+)
+WARM_UP = {by_share_group: 3, small_requests: 3, worn: 0}
 """Rounds that do not count, where it is not one: Java compiles what was called often enough, and memory needs
 none.
 """

@@ -155,18 +155,33 @@ def await_coordinator(address: str) -> None:
 
 
 def alter_offset(address: str, group: str, offset: int) -> None:
-    """Set a group's start offset in partition 0 of the topic that has its name."""
+    """Set a group's start offset in partition 0 of the topic that has its name; again while the server has no
+    coordinator of states yet: a broker that creates their topic tries five times, and tells of the partition
+    that it was in vain.
+    """
     kind = structs("AlterShareGroupOffsetsRequest")
     part = kind.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=offset)
     topic = kind.AlterShareGroupOffsetsRequestTopic(topic_name=group, partitions=[part])
-    _done(address, "AlterShareGroupOffsets", 0, group_id=group, topics=[topic])
+
+    def is_set() -> bool:
+        with connected(address) as wire:
+            answer = wire.ask("AlterShareGroupOffsets", 0, group_id=group, topics=[topic])
+        assert answer.error_code == Code.NONE, answer
+        codes = {row.error_code for each in answer.responses for row in each.partitions}
+        assert codes <= {Code.NONE, Code.COORDINATOR_NOT_AVAILABLE}, answer
+        return codes == {Code.NONE}
+
+    until(is_set)
 
 
 def delete_offsets(address: str, group: str) -> None:
     """Delete a group's states of the topic that has its name."""
     kind = structs("DeleteShareGroupOffsetsRequest")
     topic = kind.DeleteShareGroupOffsetsRequestTopic(topic_name=group)
-    _done(address, "DeleteShareGroupOffsets", 0, group_id=group, topics=[topic])
+    with connected(address) as wire:
+        answer = wire.ask("DeleteShareGroupOffsets", 0, group_id=group, topics=[topic])
+    codes = {each.error_code for each in answer.responses}
+    assert (answer.error_code, codes) == (Code.NONE, {Code.NONE}), answer
 
 
 def delete_group(address: str, group: str) -> None:
@@ -183,12 +198,6 @@ def delete_records(address: str, topic: str, before: int) -> None:
     with connected(address) as wire:
         (answer,) = wire.ask("DeleteRecords", 2, topics=[asked], timeout_ms=30_000).topics
     assert answer.partitions[0].error_code == Code.NONE, answer
-
-
-def _done(address: str, api: str, version: int, **fields: Any) -> None:
-    with connected(address) as wire:
-        answer = wire.ask(api, version, **fields)
-    assert answer.error_code == Code.NONE, answer
 
 
 # --- what was written ------------------------------------------------------------------------------
