@@ -62,8 +62,9 @@ if TYPE_CHECKING:
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
+    from segstore.storage.scans.scan import Scan
+    from segstore.storage.scans.topic_scan import TopicRecord, TopicScan
     from segstore.storage.store.partition_log import PartitionLog
-    from segstore.storage.store.scan import Scan
     from segstore.storage.store.store import Store
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.transfer.methods import transfer_methods
@@ -114,6 +115,8 @@ __all__ = [
     "SubscriptionPattern",
     "TopicInfo",
     "TopicPartition",
+    "TopicRecord",
+    "TopicScan",
     "__version__",
     "check",
     "copy",
@@ -178,9 +181,10 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.meta.topics": ("TopicInfo",),
     "segstore.storage.store.partition_log": ("PartitionLog",),
-    "segstore.storage.store.scan": ("Scan",),
+    "segstore.storage.scans.scan": ("Scan",),
     "segstore.storage.store.store": ("Store",),
     "segstore.storage.store.store_member": ("StoreMember",),
+    "segstore.storage.scans.topic_scan": ("TopicRecord", "TopicScan"),
     "segstore.storage.transfer.methods": ("transfer_methods",),
 }
 _ROOMS = ("config", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")

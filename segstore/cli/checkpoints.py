@@ -69,7 +69,7 @@ def seen(log: PartitionLog, at: int | None) -> Snapshot:
     seen as of it.
     """
     from segstore.filetree import snapshot
-    from segstore.storage.store.scan import LATEST
+    from segstore.storage.scans.scan import LATEST
 
     try:
         return snapshot(log, LATEST if at is None else at)
@@ -267,7 +267,7 @@ def history(
     creation, unless --all is given.
     """
     from segstore import filetree
-    from segstore.storage.store.scan import EARLIEST, LATEST
+    from segstore.storage.scans.scan import EARLIEST, LATEST
 
     with opened(path, topic) as log:
         bounds = EARLIEST if start is None else start, LATEST if end is None else end

@@ -13,8 +13,8 @@ from segstore.filetree import nodes
 from segstore.filetree.nodes import File, Node, clean_path, lies_below
 from segstore.filetree.snapshot import floor, snapshot
 from segstore.records import Record, Records
+from segstore.storage.scans.scan import EARLIEST, LATEST, Edge, given_bound, reads
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.scan import EARLIEST, LATEST, Edge, given_bound, reads
 
 
 class Change(NamedTuple):

@@ -19,9 +19,9 @@ from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
 from segstore.files import Files
 from segstore.filetree import nodes
 from segstore.filetree.nodes import Directory, File, Node, Nodes, clean_path, error
+from segstore.storage.scans.scan import LATEST, Edge, given_bound, reads
 from segstore.storage.store.last_records import LastRecord, last_records
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.scan import LATEST, Edge, given_bound, reads
 from segstore.storage.store.store import Store
 
 _HAS_HORIZON = 1 << 6

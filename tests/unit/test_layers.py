@@ -22,7 +22,8 @@ LAYERS = [
     {"bench", "testing"},
     {"demo"},
     {"cli"},
-    {"spark"},
+    {"spark", "duckdb"},
+    {"tables"},
     {"filetree"},
     {"client", "server", "mirroring", "staging", "standby"},
     {"coordinator"},
@@ -63,8 +64,11 @@ ON_DEMAND = {
     "confluent_kafka": {"demo"},
     "prometheus_client": {"storage"},
 }
-IMPORTED_ON_DEMAND = {"records.arrow"}  # modules that are themselves imported in functions only
-BRINGS_ARROW = {"segstore.records.arrow"}
+IMPORTED_ON_DEMAND = {
+    "records.arrow",
+    "storage.scans.columns",
+}  # modules that are themselves imported in functions only
+BRINGS_ARROW = {"segstore.records.arrow", "segstore.storage.scans.columns", "segstore.tables.table"}
 
 # Who may touch files. The command line reads and writes what its user names, never a store; measurements
 # write files in each of the ways that they compare; the flights are another package's file; a server for

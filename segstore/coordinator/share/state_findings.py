@@ -15,8 +15,8 @@ from segstore.coordinator.share.state_requests import DURABLE_STATES
 from segstore.coordinator.share.state_schema import StateKind, parse_snapshot, parse_state_key, parse_update
 from segstore.errors import UnsupportedVersionError
 from segstore.protocol.record_codec import kind_of
+from segstore.storage.scans.scan import reads
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.scan import reads
 
 MOST_DELIVERIES = 25
 """The highest share.delivery.count.limit that a broker may allow."""

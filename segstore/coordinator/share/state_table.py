@@ -25,8 +25,8 @@ from segstore.coordinator.share.state_schema import (
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.protocol.record_codec import kind_of
 from segstore.records import Records
+from segstore.storage.scans.scan import reads
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.scan import reads
 
 
 class StateChange(NamedTuple):

@@ -28,9 +28,9 @@ from segstore.mutex import Mutex
 from segstore.storage.log.append import append_record
 from segstore.storage.meta.topic_info import MADE_WITH, TRANSACTION_STATE
 from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.scans.scan import reads
 from segstore.storage.store.last_records import LastRecord
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.scan import reads
 from segstore.storage.store.store import Store
 
 TOPIC = TRANSACTION_STATE

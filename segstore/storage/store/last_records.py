@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from segstore.records import Records
 from segstore.storage.producers.aborted_transactions import COMMITTED, OPEN, Outcomes
+from segstore.storage.scans.scan import reads
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.scan import reads
 
 
 class LastRecord(NamedTuple):

@@ -42,8 +42,8 @@ from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.producers.append_info import ExpectedEnd
+from segstore.storage.scans.scan import EARLIEST, LATEST, Edge, Scan, given_times
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.store.scan import EARLIEST, LATEST, Edge, Scan, given_times
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, go_on, send_at_once, transfer
 from segstore.storage.transfer.stretch import (
     Place,

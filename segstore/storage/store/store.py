@@ -46,6 +46,7 @@ from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal, check_policy
 from segstore.storage.meta.topic_match import differences, made_or_found
 from segstore.storage.meta.topics import TopicInfo, find_topic
+from segstore.storage.scans.scan import EARLIEST, LATEST, Edge
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import replica_lags
 from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
@@ -71,8 +72,11 @@ from segstore.storage.store.writing_side import WritingSide
 from segstore.weak_values import WeakValues
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from typing_extensions import Self
 
+    from segstore.storage.scans.topic_scan import TopicScan
     from segstore.storage.store.store_member import StoreMember
 
 MODES = ("rw", "r")
@@ -472,6 +476,38 @@ class Store(PublicNames):
             if log is None or log._source is not source:
                 log = self._logs[topic, number] = self._make_log(topic, number, source)
         return log
+
+    def scan(
+        self,
+        topic: str,
+        partitions: Iterable[int] | None = None,
+        start: int | Edge = EARLIEST,
+        end: int | Edge = LATEST,
+        *,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+        columns: Sequence[str] | None = None,
+        isolation_level: str = "read_uncommitted",
+        check_crcs: bool = True,
+    ) -> TopicScan:
+        """Return the records of a topic's partitions, by default of all, as a `TopicScan`: it is iterated
+        record by record, gives a table by `to_arrow()`, and is an Arrow stream of the table's batches.
+
+        The columns are topic, partition (int32), offset (int64), timestamp (Arrow's timestamp in ms, UTC),
+        timestamp_type (int8: 0 CreateTime, 1 LogAppendTime), key, value (binary) and headers (a list of key
+        and value); `columns` names some, and no other is decoded. `start`, `end`, `from_time` and `to_time`
+        bound each partition, as in `PartitionLog.scan`, whose errors are raised; also
+        UnknownTopicOrPartitionError, and InvalidArgumentError for an unknown column.
+        """
+        from segstore.storage.scans.topic_scan import scan_topic
+
+        def logs(wanted: Iterable[int] | None) -> list[PartitionLog]:
+            ids = find_topic(self.topics(), topic).partition_ids if wanted is None else dict.fromkeys(wanted)
+            return [self.partition(topic, number) for number in ids]
+
+        return scan_topic(
+            logs, topic, partitions, start, end, from_time, to_time, columns, isolation_level, check_crcs
+        )
 
     def _make_log(self, topic: str, partition: int, source: Partition | Follower) -> PartitionLog:
         """Return a new log; the one place where a layer above makes its own kind of them."""

@@ -1,0 +1,1 @@
+"""Ranges of logs that are read as a whole: of one partition, and of a topic as a table."""

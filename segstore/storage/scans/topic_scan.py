@@ -1,0 +1,162 @@
+"""`TopicScan`: the records of a topic's partitions, as columns, read some megabytes at a time.
+
+On disk: only reads. Threads: a scan may be iterated by any number of them, each from its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore.choices import ISOLATION_LEVELS
+from segstore.config import arguments
+from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing
+
+from .bounds import ALL, INT64_MIN, Bounds
+from .scan import Edge, Log, Scan, given_times, reads
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from segstore.records import Records
+
+
+class TopicRecord(NamedTuple):
+    """One record of a topic: timestamp in ms since the epoch, timestamp_type 0 (CreateTime) or 1
+    (LogAppendTime), key and value bytes or None, headers pairs of str, and bytes or None.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+COLUMNS = TopicRecord._fields
+"""The columns of a topic's table."""
+
+
+def given_columns(columns: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the columns that were asked for. Raises InvalidTypeError, InvalidArgumentError."""
+    if columns is None:
+        return None
+    if isinstance(columns, (str, bytes)):
+        raise InvalidTypeError(f"columns={columns!r}: must be a list of names")
+    for name in columns:
+        if name not in COLUMNS:
+            raise InvalidArgumentError(f"column {name!r}: allowed are {', '.join(COLUMNS)}")
+    return tuple(columns)
+
+
+class TopicRange(NamedTuple):
+    """The offsets from `start` up to `end` of a partition's log."""
+
+    log: Log
+    start: int
+    end: int
+
+
+class TopicScan:
+    """What `Store.scan` returns: iterating gives each `TopicRecord`, one partition after the other, from
+    where each began to where it ended when the scan was asked for. Memory stays at some megabytes, however
+    long the ranges are.
+    """
+
+    def __init__(
+        self, topic: str, ranges: Sequence[TopicRange], columns: Sequence[str] | None, how: dict[str, Any]
+    ) -> None:
+        self.topic, self.ranges, self.columns, self._how = topic, tuple(ranges), columns, how
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{each.log.partition}: {each.start} to {each.end}" for each in self.ranges)
+        return f"<TopicScan of {self.topic}, offsets by partition {{{told}}}>"
+
+    def __iter__(self) -> Iterator[TopicRecord]:
+        for partition, records in self.reads():
+            kinds = records.timestamp_types.tolist()
+            for record, kind in zip(records, kinds, strict=True):
+                offset, timestamp, key, value, headers = record
+                yield TopicRecord(self.topic, partition, offset, timestamp, kind, key, value, headers)
+
+    def reads(self, bounds: Bounds = ALL) -> Iterator[tuple[int, Records]]:
+        """Yield partition numbers and Records, about a megabyte of the log as it is stored at a time."""
+        for log, start, end in self._within(bounds):
+            for records in reads(log, start, end, **self._how):
+                yield log.partition, records
+
+    def batches(
+        self, columns: Sequence[str] | None = None, bounds: Bounds = ALL
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the records within `bounds`, and perhaps others, as record batches of these columns, by
+        default the scan's own, in order of partition and offset.
+        """
+        with Needing("pyarrow", "a table"):
+            from .columns import batches_of, schema_of
+        schema = schema_of(self.columns if columns is None else given_columns(columns))
+        for partition, records in self.reads(bounds):
+            yield from batches_of(self.topic, partition, records, schema)
+
+    def _within(self, bounds: Bounds) -> Iterator[TopicRange]:
+        for log, start, end in self.ranges:
+            if bounds.partitions is not None and log.partition not in bounds.partitions:
+                continue
+            first = start
+            if bounds.first_time > INT64_MIN:  # all records before the first one of that time are earlier
+                found = log.offset_for_time(bounds.first_time)
+                first = end if found is None else max(start, found)
+            yield TopicRange(log, max(first, bounds.first_offset), min(end, bounds.last_offset + 1))
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """Return the schema of the scan's table. Raises MissingPackageError without pyarrow."""
+        with Needing("pyarrow", "schema"):
+            from .columns import schema_of
+        return schema_of(self.columns)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pyarrow.Table:
+        """Return all records as one pyarrow.Table of these columns, by default the scan's own. Raises
+        MissingPackageError without pyarrow, InvalidArgumentError for another column.
+        """
+        with Needing("pyarrow", "to_arrow"):
+            import pyarrow
+
+            from .columns import schema_of
+        wanted = self.columns if columns is None else given_columns(columns)
+        return pyarrow.Table.from_batches(self.batches(wanted), schema_of(wanted))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        with Needing("pyarrow", "__arrow_c_stream__"):
+            import pyarrow
+        return pyarrow.RecordBatchReader.from_batches(self.schema, self.batches()).__arrow_c_stream__(
+            requested_schema
+        )
+
+
+def scan_topic(
+    logs: Callable[[Iterable[int] | None], Sequence[Log]],
+    topic: str,
+    partitions: Iterable[int] | None,
+    start: int | Edge,
+    end: int | Edge,
+    from_time: int | datetime | None,
+    to_time: int | datetime | None,
+    columns: Sequence[str] | None,
+    isolation_level: str,
+    check_crcs: bool,
+) -> TopicScan:
+    """Return what `Store.scan` does; `logs` finds the logs of some partitions, of all for None."""
+    how = {
+        "isolation_level": arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS),
+        "check_crcs": arguments.switch("check_crcs", check_crcs),
+    }
+    wanted = given_columns(columns)
+    times = given_times(start, end, from_time, to_time)
+    if isinstance(partitions, (str, bytes)):
+        raise InvalidTypeError(f"partitions={partitions!r}: must be a list of ints")
+    scans = [(log, Scan(log, start, end, times, how)) for log in logs(partitions)]
+    return TopicScan(topic, [TopicRange(log, each.start, each.end) for log, each in scans], wanted, how)

@@ -1,0 +1,32 @@
+"""`Table`: a topic as a table that engines read, with the columns of a topic, or with those that its values are
+decoded to in place of the value.
+
+On disk: only reads. Threads: any; each iteration of batches belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from segstore.storage.scans.bounds import ALL, Bounds
+from segstore.storage.scans.columns import TOPIC_SCHEMA
+
+from .source import Source
+
+
+class Table:
+    """What `segstore.scan_polars`, `segstore.dataset` and `segstore.duckdb` read. `schema` has the columns."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.schema: pa.Schema = TOPIC_SCHEMA
+
+    def batches(self, columns: Sequence[str] | None = None, bounds: Bounds = ALL) -> Iterator[pa.RecordBatch]:
+        """Yield the records that there are now as record batches of these columns, by default of all: those
+        within `bounds`, and perhaps others. A store that is opened for it is closed at the end, also where
+        the iterator is closed or dropped before.
+        """
+        with self.source.scanned() as scan:
+            yield from scan.batches(self.schema.names if columns is None else columns, bounds)
