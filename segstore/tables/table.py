@@ -1,5 +1,5 @@
-"""`Table`: a topic as a table that engines read, with the columns of a topic, or with those that its values are
-decoded to in place of the value.
+"""`Table`: a topic as a table that engines read, with the columns of a topic, or with those that its values
+are decoded to in place of the value.
 
 On disk: only reads. Threads: any; each iteration of batches belongs to one thread at a time.
 """
@@ -17,7 +17,7 @@ from .source import Source
 
 
 class Table:
-    """What `segstore.scan_polars`, `segstore.dataset` and `segstore.duckdb` read. `schema` has the columns."""
+    """What `scan_polars`, `dataset` and `segstore.duckdb` read. `schema` has the columns."""
 
     def __init__(self, source: Source) -> None:
         self.source = source

