@@ -67,10 +67,8 @@ ON_DEMAND = {
     "confluent_kafka": {"demo"},
     "prometheus_client": {"storage"},
 }
-IMPORTED_ON_DEMAND = {
-    "records.arrow",
-    "storage.scans.columns",
-}  # modules that are themselves imported in functions only
+# Modules that are themselves imported in functions only.
+IMPORTED_ON_DEMAND = {"records.arrow", "storage.scans.columns", "tables.table"}
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 
 # Who may touch files. The command line reads and writes what its user names, never a store; measurements
