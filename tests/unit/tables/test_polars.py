@@ -207,7 +207,7 @@ def test_drawn_predicates_give_what_they_give_of_the_whole_table(
         asked = frame if n_rows is None else frame.head(n_rows)
         found = asked.filter(predicate).collect(engine=engine)
         assert found.equals(wanted), f"{predicate} of {n_rows} rows"
-    assert sum(read.bounds != ALL for read in reads) > 10
+    assert any(read.bounds != ALL for read in reads)
 
 
 def test_a_topic_without_records_is_an_empty_table(store: segstore.Store, engine: Any) -> None:
