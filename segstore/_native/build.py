@@ -53,6 +53,7 @@ SOURCES = (
     "share_sync.c",
     "staging.c",
     "stretch.c",
+    "table.c",
     "tail.c",
     "times.c",
     "transfer.c",
@@ -86,6 +87,7 @@ CONTRACT = (
     "transfer",
     "exchange",
     "zerocopy",
+    "table",
     "staging",
     "cleaner",
 )
