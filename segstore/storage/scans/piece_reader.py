@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
 """The columns that headers of batches tell."""
 _CONSTANT = frozenset({"topic", "partition"})
-AT_A_TIME, HEADERS_AT_A_TIME = 8 << 20, 64 << 20
+AT_A_TIME, HEADERS_AT_A_TIME = 4 << 20, 64 << 20
 """Bytes of a piece: a step of Python's is a small part of what C does with them."""
 STEP = 2 << 20
 """Bytes of a read: they stay in a processor's cache until they are decoded."""
+_LEAST_READ = 4096
+"""Behind the bytes that an index tells of: there is a batch, or some small ones."""
 _MOST_PLAIN = 16 * AT_A_TIME
 """Decompressed bytes after which a piece ends early."""
 _MOST_ROWS = 1 << 20
@@ -94,7 +96,7 @@ class PieceReader:
             if self.by_headers:
                 made.by_headers()
             if made.at == piece.start:
-                made.by_records(piece.end)
+                made.by_records(piece.end, piece.size)
         except CorruptRecordError:
             if made.at == piece.start:
                 raise
@@ -118,17 +120,19 @@ class _Making:
 
     # --- records --------------------------------------------------------------------------
 
-    def by_records(self, end: int, size: int = AT_A_TIME) -> None:
-        """Read and decode batches up to offset `end`, at most `size` bytes at a time, or to where the part
+    def by_records(self, end: int, size: int) -> None:
+        """Read and decode batches up to offset `end`, which have about `size` bytes, or to where the part
         ends early.
         """
-        end, size = min(end, self._end), min(size, STEP)
+        end = min(end, self._end)
         while self.at < end and self.rows.plain < _MOST_PLAIN:
             view, gaps = self._reading.view, self._reading.gaps
-            found = fetch(view, self.at, end, size, self._check_crcs, gaps)
+            at_once = min(STEP, max(size, _LEAST_READ))
+            found = fetch(view, self.at, end, at_once, self._check_crcs, gaps)
             if not found:
                 self.at = end
             for fetched in found:
+                size -= len(fetched.data)
                 if not self._take(fetched):
                     return
 
