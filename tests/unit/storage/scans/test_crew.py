@@ -49,7 +49,7 @@ def test_small_work_is_done_by_no_other_thread(n: int) -> None:
 
 
 def test_large_work_is_done_by_other_threads() -> None:
-    threads = {each for each in in_order(iter(range(99)), lambda _: threading.get_ident(), size, SMALL)}
+    threads = set(in_order(iter(range(99)), lambda _: threading.get_ident(), size, SMALL))
     assert threading.get_ident() not in threads
     assert 1 <= len(threads) <= crew.MOST_THREADS
 
@@ -61,10 +61,9 @@ def test_an_error_of_the_work_comes_at_its_place(n: int) -> None:
             raise Bad(task)
         return task
 
-    found = []
+    found: list[int] = []
     with pytest.raises(Bad, match=str(n // 2)):
-        for each in in_order(iter(range(n)), work, size, SMALL):
-            found.append(each)  # noqa: PERF402
+        found.extend(in_order(iter(range(n)), work, size, SMALL))
     assert found == list(range(n // 2))
     until(lambda: not scanning())
 
@@ -75,10 +74,9 @@ def test_an_error_of_the_tasks_comes_behind_the_work_before(n: int) -> None:
         yield from range(n)
         raise Bad(n)
 
-    found = []
+    found: list[int] = []
     with pytest.raises(Bad, match=str(n)):
-        for each in in_order(tasks(), lambda task: task, size, SMALL):
-            found.append(each)  # noqa: PERF402
+        found.extend(in_order(tasks(), lambda task: task, size, SMALL))
     assert found == list(range(n))
     until(lambda: not scanning())
 
