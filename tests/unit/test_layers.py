@@ -70,7 +70,7 @@ ON_DEMAND = {
 # Modules that are themselves imported in functions only.
 IMPORTED_ON_DEMAND = {
     *("records.arrow", "storage.scans.columns", "tables.table", "tables.expressions"),
-    *("tables.expression_bounds", "tables.topic_dataset", "tables.microseconds"),
+    *("tables.expression_bounds", "tables.topic_dataset", "tables.microseconds", "tables.topic_scanner"),
 }
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 
