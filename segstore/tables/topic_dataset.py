@@ -77,9 +77,8 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     ) -> TopicScanner:
         """Return a scanner of these columns (names, or expressions by name), and of the records for which
         `filter` is true, in batches of up to `batch_size` records. `options` are the others that Arrow's own
-        datasets take, on threads and on reading ahead: they change nothing here. Raises InvalidTypeError,
-        InvalidArgumentError for columns that are not there, Arrow's errors for an expression that it can't
-        evaluate.
+        datasets take, on threads and on reading ahead: they change nothing here. Raises InvalidTypeError;
+        InvalidArgumentError for columns that are not there, and for an expression that Arrow can't evaluate.
         """
         for name in options:
             if name not in _OPTIONS:

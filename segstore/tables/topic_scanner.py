@@ -188,8 +188,12 @@ def _expressions(
 
 
 def _projected(schema: pa.Schema, columns: list[str] | dict[str, pc.Expression] | None) -> pa.Schema:
-    """Return the schema that columns have. Raises Arrow's errors for what it can't evaluate."""
-    return pds.InMemoryDataset(schema.empty_table()).scanner(columns=columns).projected_schema
+    """Return the schema that columns have. Raises InvalidArgumentError if Arrow can't evaluate them."""
+    try:
+        return pds.InMemoryDataset(schema.empty_table()).scanner(columns=columns).projected_schema
+    except pa.ArrowException as e:
+        told = columns if not isinstance(columns, dict) else ", ".join(map(str, columns.values()))
+        raise InvalidArgumentError(f"{told}: {e}") from e
 
 
 def _read_for(expressions: list[pc.Expression], schema: pa.Schema) -> pa.Schema:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shutil import copytree
 
 import pyarrow as pa
 import pytest
@@ -62,3 +63,14 @@ def large(store_dir: Path) -> Path:
         for _ in range(40):
             store.partition("large", 0).append_batch([bytes(1000)] * 100)
     return store_dir
+
+
+@pytest.fixture
+def damaged(large: Path, tmp_path: Path) -> Path:
+    """A copy of that store, in which a byte of the batch at offset 2000 is wrong."""
+    copytree(large, tmp_path / "damaged")
+    (log,) = (tmp_path / "damaged").glob("large-0/*.log")
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2 + 500] ^= 1
+    log.write_bytes(content)
+    return tmp_path / "damaged"

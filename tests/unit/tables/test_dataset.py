@@ -265,8 +265,8 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "a filter of another type": (lambda d: d.to_table(filter=offset + 1), InvalidTypeError, "not int64"),
     "a filter that Arrow can't evaluate": (
         lambda d: d.to_table(filter=offset == "a"),
-        pa.ArrowInvalid,
-        "'a'",
+        InvalidArgumentError,
+        r'\(offset == "a"\): .* \(int64, string\)',
     ),
     "an option": (lambda d: d.to_table(batchsize=3), InvalidArgumentError, "batchsize: allowed are"),
     "no rows": (lambda d: d.to_table(batch_size=0), InvalidArgumentError, "batch_size=0"),
@@ -294,19 +294,6 @@ def test_a_store_that_was_closed(place: Path) -> None:
         dataset.to_table()
 
 
-def test_a_corrupt_batch(large: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged"
-    copied(large, damaged)
+def test_a_corrupt_batch(damaged: Path) -> None:
     with pytest.raises(CorruptRecordError, match="offset 2000"):
         segstore.dataset(damaged, "large").to_table(["value"])
-
-
-def copied(place: Path, to: Path) -> None:
-    """Copy a store, and damage a byte of the batch at offset 2000."""
-    from shutil import copytree
-
-    copytree(place, to)
-    (log,) = to.glob("large-0/*.log")
-    content = bytearray(log.read_bytes())
-    content[len(content) // 2 + 500] ^= 1
-    log.write_bytes(content)
