@@ -274,10 +274,8 @@ def test_several_threads(place: Path, connection: duckdb.DuckDBPyConnection) -> 
     def query() -> None:
         cursor = connection.cursor()
         segstore.duckdb.attach(cursor, place)
-        for _ in range(5):
-            found.append(
-                answer(cursor, 'select partition, sum("offset") from flights group by all order by all')
-            )
+        sums = 'select partition, sum("offset") from flights group by all order by all'
+        found.extend(answer(cursor, sums) for _ in range(5))
 
     threads = [threading.Thread(target=query) for _ in range(4)]
     for each in threads:
