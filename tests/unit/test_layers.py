@@ -69,19 +69,17 @@ ON_DEMAND = {
 }
 # Modules that are themselves imported in functions only.
 IMPORTED_ON_DEMAND = {
+    *("records.arrow", "records.arrow_columns", "records.arrow_table"),
+    *("storage.scans.columns", "storage.scans.table_stream"),
     *(
-        "records.arrow",
-        "records.arrow_columns",
-        "records.arrow_table",
-    ),
-    *(
-        "storage.scans.columns",
-        "storage.scans.table_stream",
-    ),
-    *(
+        "tables.expression_bounds",
+        "tables.expressions",
+        "tables.microseconds",
         "tables.polars_bounds",
         "tables.polars_frames",
         "tables.table",
+        "tables.topic_dataset",
+        "tables.topic_scanner",
     ),
 }
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
