@@ -222,12 +222,12 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], list[tuple[str, pa.DataType]], 
         [("value", pa.int32())],
         [(2,), (None,), (0,)],
     ),
-    "something for nulls": (
-        lambda values: pc.fill_null(lengths(values), -1),
-        [("value", pa.int32())],
+    "one that fails for nulls": (
+        lambda values: pa.array([len(each) for each in values.to_pylist()], pa.int8()),
+        [("value", pa.int8())],
         [(2,), (None,), (0,)],
     ),
-    "a struct for nulls": (
+    "a struct of constants": (
         lambda values: pa.array([{"low": "l"}] * len(values), pa.struct([("low", pa.string())])),
         [("low", pa.string())],
         [("l",), (None,), ("l",)],
