@@ -58,8 +58,14 @@ def has_struct(kind: pa.DataType) -> bool:
 # --- what values have a type --------------------------------------------------------------------
 
 WHOLE = {
-    **{pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63},
-    **{pa.uint8(): 8, pa.uint16(): 16, pa.uint32(): 32, pa.uint64(): 64},
+    pa.int8(): 7,
+    pa.int16(): 15,
+    pa.int32(): 31,
+    pa.int64(): 63,
+    pa.uint8(): 8,
+    pa.uint16(): 16,
+    pa.uint32(): 32,
+    pa.uint64(): 64,
 }
 """Bits of whole numbers, without the sign."""
 
