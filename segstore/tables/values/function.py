@@ -1,0 +1,63 @@
+"""`FunctionDecoder`: values as columns, decoded by the application's function on an Arrow column.
+
+Nothing is on disk. Threads: those of the scan call the function, several at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from segstore.arrays import np
+from segstore.errors import InvalidArgumentError, InvalidTypeError
+
+from .decoding import VALUE, Columns
+
+
+class FunctionDecoder:
+    """`function` takes a pyarrow.BinaryArray without nulls, and returns a pyarrow.Array or ChunkedArray of
+    the same length: of structs, whose fields are the columns, or of another type, the column `value`. It is
+    called with an empty array to learn the type, and then with batches of any length, without their null
+    values. If it raises, it is called with parts of the batch until the values are known that it raises for.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        try:
+            made = _array(function(pa.array([], pa.binary())))
+        except InvalidTypeError:
+            raise
+        except Exception as error:
+            raise InvalidArgumentError(f"values={function!r} fails for an empty column: {error}") from error
+        self._type = made.type
+        self.is_object = pa.types.is_struct(self._type)
+        self.schema = pa.schema(list(self._type) if self.is_object else [(VALUE, self._type)])
+
+    def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
+        """Return columns. Raises InvalidTypeError, and what the function raises."""
+        there = values.drop_null()
+        made = _array(self._function(there))
+        if len(made) != len(there):
+            raise InvalidTypeError(f"values={self._function!r} gave {len(made)} rows for {len(there)}")
+        if made.type != self._type:
+            made = made.cast(self._type)
+        if len(there) < len(values):
+            made = made.take(_places(values))
+        parts = dict(zip(self.schema.names, made.flatten(), strict=True)) if self.is_object else {VALUE: made}
+        return [parts[name] for name in names]
+
+
+def _places(values: pa.Array) -> pa.Array:
+    """Return the number of each value among those that are not null, null for the others."""
+    valid = np.asarray(values.is_valid())
+    return pa.array(np.cumsum(valid) - 1, mask=~valid)
+
+
+def _array(made: Any) -> pa.Array:
+    if isinstance(made, pa.ChunkedArray):
+        made = made.combine_chunks()
+    if not isinstance(made, pa.Array):
+        raise InvalidTypeError(f"values gave {type(made).__name__}: must be a pyarrow.Array or ChunkedArray")
+    return made
