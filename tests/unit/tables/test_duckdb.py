@@ -18,6 +18,7 @@ from waiting import until
 import segstore
 from segstore.errors import InvalidArgumentError, InvalidTypeError, UnknownTopicOrPartitionError
 from segstore.storage.scans.bounds import ALL, Bounds
+from segstore.tables.microseconds import MicrosecondTable
 
 
 @pytest.fixture
@@ -417,11 +418,20 @@ def test_a_duckdb_that_is_too_old(
         segstore.duckdb.attach(connection, place)
 
 
+init = MicrosecondTable.__init__
+
+
 def test_the_finer_timestamps_of_older_versions(
     place: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    made = []
     monkeypatch.setattr(duckdb, "__version__", "1.5.6")
-    segstore.duckdb.attach(connection, place)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            MicrosecondTable, "__init__", lambda self, table: made.append(table) or init(self, table)
+        )
+        segstore.duckdb.attach(connection, place)
+    assert len(made) == 1
     for condition, rows, _ in PUSHED.values():
         assert answer(connection, f"select count(*) from flights where {condition}") == [(rows,)], condition
     shown = answer(connection, "select min(timestamp), max(timestamp), count(*) from flights")
