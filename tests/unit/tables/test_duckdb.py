@@ -19,6 +19,7 @@ import segstore
 from segstore.errors import InvalidArgumentError, InvalidTypeError, UnknownTopicOrPartitionError
 from segstore.storage.scans.bounds import ALL, Bounds
 from segstore.tables.microseconds import MicrosecondTable
+from segstore.tables.table import Table
 
 
 @pytest.fixture
@@ -418,13 +419,16 @@ def test_a_duckdb_that_is_too_old(
         segstore.duckdb.attach(connection, place)
 
 
-init = MicrosecondTable.__init__
-
-
 def test_the_finer_timestamps_of_older_versions(
     place: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
+    init = MicrosecondTable.__init__
+
+    def noted(self: MicrosecondTable, table: Table) -> None:
+        made.append(table)
+        init(self, table)
+
     monkeypatch.setattr(duckdb, "__version__", "1.5.6")
     with monkeypatch.context() as patched:
         patched.setattr(
