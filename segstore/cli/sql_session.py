@@ -1,0 +1,130 @@
+"""`Session`: a connection of DuckDB on which every topic of a store is a view, and the statements that run on
+it.
+
+On disk: only reads, but for what the user's own statements write, and DuckDB's temporary files, in the
+system's directory for them. Threads: statements run in a thread of the session, so that the main thread sees
+Ctrl-C at once; all else is for the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import duckdb
+
+from segstore.cli.sql_output import Result
+from segstore.errors import SegstoreError
+from segstore.storage.store.store import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+BATCH_ROWS = 8192
+"""Rows of a result that are in memory at a time, apart from those that DuckDB holds."""
+_STEP = 0.05
+_LINE = re.compile(r"\n+LINE (\d+): .*", re.DOTALL)
+_WRONG = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
+
+
+class WrongQueryError(click.ClickException):
+    """The query is no SQL, or names what is not there."""
+
+    exit_code = 2
+
+
+class Session:
+    """Runs statements. It is a context manager that closes the connection."""
+
+    def __init__(self, store: Store, values: Mapping[str, str], isolation_level: str) -> None:
+        """`values`: formats of values, by topic. Raises as `segstore.duckdb.attach`."""
+        from segstore.duckdb import attach
+
+        place = os.path.join(tempfile.gettempdir(), f"segstore-sql-{os.getpid()}")
+        self._con = duckdb.connect(config={"temp_directory": place})
+        self._con.execute("SET TimeZone = 'UTC'")
+        self._con.execute("SET python_enable_replacements = false")  # its variables are ours
+        self._topics = sorted(store.topics())
+        self._pool = ThreadPoolExecutor(1, "segstore-sql")
+        attach(self._con, store, values=dict(values), isolation_level=isolation_level)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *of: object) -> None:
+        self._pool.shutdown()
+        self._con.close()
+
+    def results(self, text: str) -> Iterator[Result]:
+        """Run statements one after the other; yield the rows of each that has rows, to be read before the
+        next one is run. Raises WrongQueryError, SegstoreError.
+        """
+        at = 0
+        for statement in self._call(text, text, self._con.extract_statements, text):
+            query = str(statement.query)
+            at = max(at, text.find(query, at))
+            first_line = text.count("\n", 0, at)
+            relation = self._call(text, first_line, self._con.sql, statement)
+            if relation is not None and _has_rows(statement, relation):
+                yield self._result(relation, text, first_line)
+            elif relation is not None:
+                self._call(text, first_line, relation.fetchall)
+
+    def _result(self, relation: Any, text: str, first_line: int) -> Result:
+        make = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
+        reader = self._call(text, first_line, make, BATCH_ROWS)
+        kinds = [str(each) for each in relation.types]
+
+        def batches() -> Iterator[Any]:
+            while (batch := self._call(text, first_line, next, reader, None)) is not None:
+                yield batch
+
+        return Result(relation.columns, kinds, reader.schema, batches())
+
+    def _call(self, text: str, first_line: Any, call: Callable[..., T], *arguments: Any) -> T:
+        """Call DuckDB in the other thread, and wait; an interrupt of the main thread interrupts it."""
+        done = self._pool.submit(call, *arguments)
+        try:
+            return done.result()
+        except duckdb.Error as error:
+            raise self._told(error, text, first_line if isinstance(first_line, int) else 0) from error
+        finally:
+            while not done.done():
+                self._con.interrupt()
+                wait([done], _STEP)
+
+    def _told(self, error: Exception, text: str, first_line: int) -> Exception:
+        """Return the error of a statement, which begins in a line of a text, as one line."""
+        message = str(error)
+        if (found := _LINE.search(message)) is not None:
+            message = message[: found.start()]
+            message += f" (line {first_line + int(found[1])})" if "\n" in text.strip() else ""
+        message = " ".join(message.split())
+        if not isinstance(error, _WRONG):
+            return SegstoreError(message)
+        if hint := self._hint(message, text):
+            message += f"{'' if message[-1] in '.!?' else '.'} {hint}"
+        return WrongQueryError(message)
+
+    def _hint(self, message: str, text: str) -> str:
+        """Return what a user may have overlooked about names of topics."""
+        for name in self._topics:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name) and re.search(rf'(?<![\w"]){re.escape(name)}', text):
+                return f'Names of topics as "{name}" are quoted'
+        if "Table with name" in message:
+            return f"Topics: {', '.join(self._topics) or 'none'}"
+        return ""
+
+
+def _has_rows(statement: Any, relation: Any) -> bool:
+    """Return whether a statement has rows of its own, not a count of rows that it changed."""
+    kinds = {each.name for each in statement.expected_result_type}
+    if "CHANGED_ROWS" in kinds and relation.columns == ["Count"]:
+        return bool(statement.type.name == "MULTI")
+    return "QUERY_RESULT" in kinds
