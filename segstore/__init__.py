@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.store import Store
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.transfer.methods import transfer_methods
+    from segstore.tables.dataset import dataset
 
 __all__ = [
     "AcknowledgeType",
@@ -121,6 +122,7 @@ __all__ = [
     "check",
     "copy",
     "cut_records",
+    "dataset",
     "end_mirror",
     "errors",
     "follow",
@@ -186,8 +188,9 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.store.store_member": ("StoreMember",),
     "segstore.storage.scans.topic_scan": ("TopicRecord", "TopicScan"),
     "segstore.storage.transfer.methods": ("transfer_methods",),
+    "segstore.tables.dataset": ("dataset",),
 }
-_ROOMS = ("config", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
+_ROOMS = ("config", "duckdb", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
 """The rooms that the engine is made of: `segstore.files.Files` needs no import but `import segstore`."""
 _MODULES = {
     **{name: module for module, names in _WHEN_ASKED_FOR.items() for name in names},

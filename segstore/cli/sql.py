@@ -190,7 +190,7 @@ def _run(
     from segstore.cli.sql_session import Session
     from segstore.cli.sql_table import show
 
-    with Reading(store) as reading, Session(store, values, isolation_level) as session:
+    with Reading(store) as reading, Session(store, text, values, isolation_level) as session:
         if form == "table":
             for result in session.results(text):
                 show(result, reading.aside)

@@ -25,6 +25,8 @@ from segstore.storage.store.store import Store
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from segstore.storage.meta.topic_info import TopicInfo
+
 T = TypeVar("T")
 BATCH_ROWS = 8192
 """Rows of a result that are in memory at a time, apart from those that DuckDB holds."""
@@ -42,17 +44,17 @@ class WrongQueryError(click.ClickException):
 class Session:
     """Runs statements. It is a context manager that closes the connection."""
 
-    def __init__(self, store: Store, values: Mapping[str, str], isolation_level: str) -> None:
-        """`values`: formats of values, by topic. Raises as `segstore.duckdb.attach`."""
+    def __init__(self, store: Store, text: str, values: Mapping[str, str], isolation_level: str) -> None:
+        """`text`: the statements; `values`: formats, by topic. Raises as `segstore.duckdb.attach`."""
         from segstore.duckdb import attach
 
         place = os.path.join(tempfile.gettempdir(), f"segstore-sql-{os.getpid()}")
         self._con = duckdb.connect(config={"temp_directory": place})
         self._con.execute("SET TimeZone = 'UTC'")
         self._con.execute("SET python_enable_replacements = false")  # its variables are ours
-        self._topics = sorted(store.topics())
+        self._topics = attached(store.topics(), text)
         self._pool = ThreadPoolExecutor(1, "segstore-sql")
-        attach(self._con, store, values=dict(values), isolation_level=isolation_level)
+        attach(self._con, store, topics=self._topics, values=dict(values), isolation_level=isolation_level)
 
     def __enter__(self) -> Self:
         return self
@@ -120,6 +122,19 @@ class Session:
         if "Table with name" in message:
             return f"Topics: {', '.join(self._topics) or 'none'}"
         return ""
+
+
+def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
+    """Return the topics that are views: internal ones only if they are named. Of topics that differ in upper
+    and lower case only, which are one name to DuckDB, those that the statements name.
+    """
+    named = [name for name in sorted(topics) if name in text]
+    seen = {name.lower() for name in named}
+    for name in sorted(topics):
+        if name.lower() not in seen and not topics[name].internal:
+            seen.add(name.lower())
+            named.append(name)
+    return sorted(named)
 
 
 def _has_rows(statement: Any, relation: Any) -> bool:

@@ -68,8 +68,11 @@ ON_DEMAND = {
     "prometheus_client": {"storage"},
 }
 # Modules that are themselves imported in functions only.
-SQL = {f"cli.sql_{name}" for name in ("output", "session", "table", "text")}
-IMPORTED_ON_DEMAND = {"records.arrow", "storage.scans.columns", "tables.table", *SQL}
+IMPORTED_ON_DEMAND = {
+    *("records.arrow", "storage.scans.columns", "tables.table", "tables.expressions"),
+    *("tables.expression_bounds", "tables.topic_dataset", "tables.microseconds"),
+    *("cli.sql_output", "cli.sql_session", "cli.sql_table", "cli.sql_text"),
+}
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 
 # Who may touch files. The command line reads and writes what its user names, never a store; measurements
