@@ -192,11 +192,11 @@ def _run(
 
     with Reading(store) as reading, Session(store, text, values, isolation_level) as session:
         if form == "table":
-            for result in session.results(text):
+            for result in session.results():
                 show(result, reading.aside)
             return
         with new_file(target) as stream:
-            results = session.results(text)
+            results = session.results()
             if form in BINARY or target != "-":
                 results = _only(results)
             for result in results:

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from segstore.cli.output import progress_bar
+from segstore.errors import SegstoreError
 from segstore.storage.scans.bounds import ALL, Bounds
 
 if TYPE_CHECKING:
@@ -30,14 +31,18 @@ class Reading:
     def __init__(self, store: Store) -> None:
         self._store, self._scan = store, store.scan
         self._bar: Progress | None = None
+        self.failed: SegstoreError | None = None
         self._lock, self._read, self._expected, self._is_shown = Lock(), 0, 0, True
 
     def __enter__(self) -> Self:
         self._store.scan = self._watched  # type: ignore[method-assign]  # scans of this store alone
         return self
 
-    def __exit__(self, *of: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Raise what a scan has raised in place of DuckDB's error, which has the traceback in its message."""
         self._show(False)
+        if isinstance(error, SegstoreError) and self.failed is not None:
+            raise self.failed
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -92,6 +97,9 @@ class WatchedScan:
                 left -= seen
                 self._reading.count(0, seen)
                 yield batch
+        except SegstoreError as error:
+            self._reading.failed = error
+            raise
         finally:  # offsets without records, and what a limit left out
             self._reading.count(0, left)
 

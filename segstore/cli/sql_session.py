@@ -12,11 +12,14 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 import duckdb
+import pyarrow
 
 from segstore.cli.sql_output import Result
 from segstore.errors import SegstoreError
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 
     from segstore.storage.meta.topic_info import TopicInfo
 
-T = TypeVar("T")
 BATCH_ROWS = 8192
 """Rows of a result that are in memory at a time, apart from those that DuckDB holds."""
 _STEP = 0.05
@@ -52,72 +54,76 @@ class Session:
         self._con = duckdb.connect(config={"temp_directory": place})
         self._con.execute("SET TimeZone = 'UTC'")
         self._con.execute("SET python_enable_replacements = false")  # its variables are ours
+        self._text, self._line = text, 0
         self._topics = attached(store.topics(), text)
         self._pool = ThreadPoolExecutor(1, "segstore-sql")
+        self._running: Future[Any] = self._pool.submit(len, "")
         attach(self._con, store, topics=self._topics, values=dict(values), isolation_level=isolation_level)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *of: object) -> None:
+        self._stop(self._running)
         self._pool.shutdown()
         self._con.close()
 
-    def results(self, text: str) -> Iterator[Result]:
-        """Run statements one after the other; yield the rows of each that has rows, to be read before the
+    def results(self) -> Iterator[Result]:
+        """Run the statements one after the other; yield the rows of each that has rows, to be read before the
         next one is run. Raises WrongQueryError, SegstoreError.
         """
         at = 0
-        for statement in self._call(text, text, self._con.extract_statements, text):
-            query = str(statement.query)
-            at = max(at, text.find(query, at))
-            first_line = text.count("\n", 0, at)
-            relation = self._call(text, first_line, self._con.sql, statement)
+        for statement in self._call(self._con.extract_statements, self._text):
+            query = str(statement.query).lstrip()
+            at = max(at, self._text.find(query, at))
+            self._line = self._text.count("\n", 0, at)
+            relation = self._call(self._con.sql, statement)
             if relation is not None and _has_rows(statement, relation):
-                yield self._result(relation, text, first_line)
+                yield self._result(relation)
             elif relation is not None:
-                self._call(text, first_line, relation.fetchall)
+                self._call(relation.fetchall)
 
-    def _result(self, relation: Any, text: str, first_line: int) -> Result:
+    def _result(self, relation: Any) -> Result:
         make = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
-        reader = self._call(text, first_line, make, BATCH_ROWS)
-        kinds = [str(each) for each in relation.types]
+        reader = self._call(make, BATCH_ROWS)
+        batches = iter(partial(self._call, next, reader, None), None)
+        return Result(relation.columns, [str(each) for each in relation.types], reader.schema, batches)
 
-        def batches() -> Iterator[Any]:
-            while (batch := self._call(text, first_line, next, reader, None)) is not None:
-                yield batch
-
-        return Result(relation.columns, kinds, reader.schema, batches())
-
-    def _call(self, text: str, first_line: Any, call: Callable[..., T], *arguments: Any) -> T:
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call DuckDB in the other thread, and wait; an interrupt of the main thread interrupts it."""
-        done = self._pool.submit(call, *arguments)
+        done = self._running = self._pool.submit(call, *arguments)
         try:
             return done.result()
-        except duckdb.Error as error:
-            raise self._told(error, text, first_line if isinstance(first_line, int) else 0) from error
+        except (duckdb.Error, pyarrow.ArrowException, OSError) as error:
+            raise self._told(error) from error
         finally:
-            while not done.done():
-                self._con.interrupt()
-                wait([done], _STEP)
+            self._stop(done)
 
-    def _told(self, error: Exception, text: str, first_line: int) -> Exception:
-        """Return the error of a statement, which begins in a line of a text, as one line."""
+    def _stop(self, running: Future[Any]) -> None:
+        """Interrupt a call that has not ended, and wait; a second Ctrl-C changes nothing."""
+        while not running.done():
+            with suppress(KeyboardInterrupt):
+                self._con.interrupt()
+                wait([running], _STEP)
+
+    def _told(self, error: Exception) -> Exception:
+        """Return the error of a statement as one line."""
         message = str(error)
-        if (found := _LINE.search(message)) is not None:
-            message = message[: found.start()]
-            message += f" (line {first_line + int(found[1])})" if "\n" in text.strip() else ""
-        message = " ".join(message.split())
+        found = _LINE.search(message)
+        place = f" (line {self._line + (int(found[1]) if found else 1)})" * ("\n" in self._text.strip())
+        message = " ".join(message[: found.start() if found else None].split()) + place
         if not isinstance(error, _WRONG):
             return SegstoreError(message)
-        if hint := self._hint(message, text):
+        if hint := self._hint(message):
             message += f"{'' if message[-1] in '.!?' else '.'} {hint}"
         return WrongQueryError(message)
 
-    def _hint(self, message: str, text: str) -> str:
+    def _hint(self, message: str) -> str:
         """Return what a user may have overlooked about names of topics."""
         for name in self._topics:
-            if not re.fullmatch(r"[A-Za-z_]\w*", name) and re.search(rf'(?<![\w"]){re.escape(name)}', text):
+            if not re.fullmatch(r"[A-Za-z_]\w*", name) and re.search(
+                rf'(?<![\w"]){re.escape(name)}', self._text
+            ):
                 return f'Names of topics as "{name}" are quoted'
         if "Table with name" in message:
             return f"Topics: {', '.join(self._topics) or 'none'}"
