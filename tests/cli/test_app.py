@@ -19,7 +19,8 @@ from segstore.cli.places.of_store import EMPTY
 from segstore.storage.meta.directory_safety import NEITHER
 
 NAMES = [
-    *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
+    *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "sql", "groups"),
+    "quotas",
     *(
         "serve",
         "members",
@@ -137,7 +138,7 @@ UNKNOWN = {
     "an option": (["topics", "--stor", "x"], "No such option '--stor': did you mean --store? See"),
     "the nearest option first": (
         ["consume", "t", "--ofset", "1"],
-        "segstore consume: No such option '--ofset': did you mean --offset or --set? See",
+        "segstore consume: No such option '--ofset': did you mean --offset or --offsets or --set? See",
     ),
     "an option before the command": (["--stoer", "x", "topics"], "'--stoer': did you mean --store? See"),
     "an option like none": (["create", "t", "--dry"], "segstore create: No such option '--dry'. See"),
