@@ -133,7 +133,8 @@ def sql(
         with ended_by_signals(), open_reading(path) as store:
             _run(store, text, _meant(store, values, text), isolation_level, form, target)
     except KeyboardInterrupt:
-        click.echo("segstore: interrupted", err=True)
+        behind = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C
+        click.echo(f"{behind}segstore: interrupted", err=True)
         raise
 
 
