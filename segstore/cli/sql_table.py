@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 40
 """So many rows are shown."""
-_LEAST_WIDTH = 8
+_LEAST_WIDTH = 7
 """Columns of text are cut to it at most, and the name of a type makes a column as wide at most."""
 _GAP = 2
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
