@@ -70,8 +70,8 @@ ON_DEMAND = {
 # Modules that are themselves imported in functions only.
 IMPORTED_ON_DEMAND = {
     *("records.arrow", "storage.scans.columns", "tables.table", "tables.expressions"),
-    *("tables.expression_bounds", "tables.topic_dataset", "tables.microseconds"),
     *("cli.sql_output", "cli.sql_session", "cli.sql_table", "cli.sql_text"),
+    *("tables.expression_bounds", "tables.topic_dataset", "tables.microseconds", "tables.topic_scanner"),
 }
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 
