@@ -66,7 +66,8 @@ def test_bad_values(flights: segstore.Store) -> None:
 
 
 def test_a_keyword_that_is_none(flights: segstore.Store) -> None:
-    with duckdb.connect() as connection, pytest.raises(
-        InvalidArgumentError, match="values with 'schema': allowed are values, value_schema"
+    with (
+        duckdb.connect() as connection,
+        pytest.raises(InvalidArgumentError, match="values with 'schema': allowed are values, value_schema"),
     ):
         segstore.duckdb.attach(connection, flights, values={"flights": {"schema": 1}})
