@@ -54,6 +54,7 @@ SOURCES = (
     "staging.c",
     "stretch.c",
     "table.c",
+    "table_read.c",
     "tail.c",
     "times.c",
     "transfer.c",
