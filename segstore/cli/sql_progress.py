@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from typing_extensions import Self
 
-    from segstore.storage.scans.topic_scan import TopicRange, TopicScan
+    from segstore.storage.scans.pieces import TopicRange
+    from segstore.storage.scans.topic_scan import TopicScan
     from segstore.storage.store.store import Store
 
 
