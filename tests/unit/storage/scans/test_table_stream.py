@@ -99,11 +99,15 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(params=SIZES)
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Pieces of this size, and reads of a quarter of them, for which threads are begun."""
+    """Pieces of this size, and reads of a quarter of them, for which threads are begun; parts that end early,
+    behind little that is decompressed, or few rows.
+    """
     if size := SIZES[request.param]:
         for name in ("AT_A_TIME", "HEADERS_AT_A_TIME"):
             monkeypatch.setattr(piece_reader, name, size)
         monkeypatch.setattr(piece_reader, "STEP", max(size // 4, 1))
+        monkeypatch.setattr(piece_reader, "_MOST_PLAIN", max(size // 2, 1))
+        monkeypatch.setattr(piece_reader, "_MOST_ROWS", 30)
     return str(request.param)
 
 
