@@ -24,6 +24,11 @@ class Bounds(NamedTuple):
     first_time: int = INT64_MIN
     last_time: int = INT64_MAX
 
+    def __repr__(self) -> str:
+        given = zip(self._fields, self, Bounds(), strict=True)
+        told = ", ".join(f"{name}={value}" for name, value, least in given if value != least)
+        return f"Bounds({told})"
+
     def meet(self, other: Bounds) -> Bounds:
         """Return the bounds of records that are within both."""
         both = self.partitions if other.partitions is None else other.partitions
