@@ -79,6 +79,10 @@ class Predicate:
     def holds(self, row: Row) -> bool | None:
         raise NotImplementedError
 
+    def names(self) -> list[str]:
+        """Return the columns that it is about."""
+        raise NotImplementedError
+
     def sql(self) -> str:
         raise NotImplementedError
 
@@ -103,6 +107,9 @@ class Compare(Predicate):
         if found is None:
             return None
         return COMPARISONS[self.comparison](compared(self.name, found), self.value)
+
+    def names(self) -> list[str]:
+        return [self.name]
 
     def sql(self) -> str:
         name, value = SQL_NAMES.get(self.name, self.name), in_sql(self.name, self.value)
@@ -140,6 +147,9 @@ class Between(Predicate):
     def holds(self, row: Row) -> bool | None:
         return self._both().holds(row)
 
+    def names(self) -> list[str]:
+        return [self.name]
+
     def sql(self) -> str:
         low, high = in_sql(self.name, self.low), in_sql(self.name, self.high)
         return f"{SQL_NAMES.get(self.name, self.name)} BETWEEN {low} AND {high}"
@@ -164,6 +174,9 @@ class In(Predicate):
     def holds(self, row: Row) -> bool | None:
         found = getattr(row, self.name)
         return None if found is None else compared(self.name, found) in self.values
+
+    def names(self) -> list[str]:
+        return [self.name]
 
     def sql(self) -> str:
         values = ", ".join(in_sql(self.name, each) for each in self.values)
@@ -192,6 +205,9 @@ class IsNull(Predicate):
     def holds(self, row: Row) -> bool | None:
         return getattr(row, self.name) is None
 
+    def names(self) -> list[str]:
+        return [self.name]
+
     def sql(self) -> str:
         return f"{SQL_NAMES.get(self.name, self.name)} IS NULL"
 
@@ -214,6 +230,9 @@ class And(Predicate):
         found = [part.holds(row) for part in self.parts]
         return False if False in found else None if None in found else True
 
+    def names(self) -> list[str]:
+        return [name for part in self.parts for name in part.names()]
+
     def sql(self) -> str:
         return "(" + " AND ".join(part.sql() for part in self.parts) + ")"
 
@@ -232,6 +251,9 @@ class Or(Predicate):
         found = [part.holds(row) for part in self.parts]
         return True if True in found else None if None in found else False
 
+    def names(self) -> list[str]:
+        return [name for part in self.parts for name in part.names()]
+
     def sql(self) -> str:
         return "(" + " OR ".join(part.sql() for part in self.parts) + ")"
 
@@ -249,6 +271,9 @@ class Not(Predicate):
     def holds(self, row: Row) -> bool | None:
         found = self.part.holds(row)
         return None if found is None else not found
+
+    def names(self) -> list[str]:
+        return self.part.names()
 
     def sql(self) -> str:
         return f"(NOT {self.part.sql()})"
