@@ -1,0 +1,126 @@
+"""Defects of tables, each planted at one seam: a game that does not find one is no judge.
+
+Each is a function that patches, by a `pytest.MonkeyPatch`. Nothing is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from plain_rows import rows_of
+
+from segstore.storage.scans.bounds import ALL, INT64_MIN, Bounds
+from segstore.storage.scans.topic_scan import TopicScan
+
+Batches = Iterator[pa.RecordBatch]
+Read = Callable[[TopicScan, "Sequence[str] | None", Bounds], Batches]
+
+
+class Mutation(NamedTuple):
+    """A defect, and the engines that show it; all for none."""
+
+    plant: Callable[[pytest.MonkeyPatch], None]
+    engines: tuple[str, ...] = ()
+
+
+def _reads(change: Callable[[Read, TopicScan, Sequence[str] | None, Bounds], Batches]) -> Mutation:
+    """Return the mutation that puts `change`, which gets the original first, in place of
+    `TopicScan.batches`.
+    """
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        original = TopicScan.batches
+
+        def batches(self: TopicScan, columns: Any = None, bounds: Bounds = ALL) -> Batches:
+            return change(original, self, columns, bounds)
+
+        monkeypatch.setattr(TopicScan, "batches", batches)
+
+    return Mutation(plant)
+
+
+def _names(scan: TopicScan, columns: Sequence[str] | None) -> list[str]:
+    return list(scan.schema.names if columns is None else columns)
+
+
+# --- defects -------------------------------------------------------------------------------------
+
+
+def _last_offset_left_out(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
+    return read(scan, columns, bounds._replace(last_offset=bounds.last_offset - 1))
+
+
+def _times_taken_to_rise(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
+    """From the first time on, rows are read behind the last one that is earlier."""
+    if bounds.first_time == INT64_MIN:
+        yield from read(scan, columns, bounds)
+        return
+    for log, _, _ in scan.ranges:
+        early = [row.offset for row in rows_of(log) if row.timestamp < bounds.first_time]
+        own = Bounds(frozenset({log.partition}), first_offset=max(early, default=-1) + 1)
+        yield from read(scan, columns, bounds.meet(own))
+
+
+def _gaps_counted(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
+    """Rows without columns are counted by offsets."""
+    if _names(scan, columns):
+        yield from read(scan, columns, bounds)
+        return
+    rows = sum(end - start for _, start, end in scan.ranges)
+    yield pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def _aborted_counted(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
+    """Without keys and values, nothing asks what was aborted."""
+    if {"key", "value"} & {*_names(scan, columns)}:
+        return read(scan, columns, bounds)
+    how = {**scan._how, "isolation_level": "read_uncommitted"}
+    return read(TopicScan(scan.topic, scan.ranges, scan.columns, how), columns, bounds)
+
+
+def _headers_shifted(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
+    for batch in read(scan, columns, bounds):
+        if "headers" not in batch.schema.names or not batch.num_rows:
+            yield batch
+            continue
+        at = batch.schema.names.index("headers")
+        column = batch.column(at)
+        shifted = pa.concat_arrays([column.slice(1), column.slice(0, 1)])
+        yield batch.set_column(at, batch.schema.field(at), shifted)
+
+
+def _kinds_of_the_first(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
+    """All rows of a batch have the timestamp type of its first row."""
+    for batch in read(scan, columns, bounds):
+        if "timestamp_type" not in batch.schema.names or not batch.num_rows:
+            yield batch
+            continue
+        at = batch.schema.names.index("timestamp_type")
+        kinds = pc.add(pc.multiply(batch.column(at), 0), batch.column(at)[0]).cast(pa.int8())
+        yield batch.set_column(at, batch.schema.field(at), kinds)
+
+
+def _empty_is_null(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
+    for batch in read(scan, columns, bounds):
+        for at, name in enumerate(batch.schema.names):
+            if name in ("key", "value"):
+                column = batch.column(at)
+                there = pc.not_equal(pc.binary_length(column), 0)
+                nulls = pa.nulls(len(column), pa.binary())
+                batch = batch.set_column(at, batch.schema.field(at), pc.if_else(there, column, nulls))
+        yield batch
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "the last offset is left out": _reads(_last_offset_left_out),
+    "times are taken to rise": _reads(_times_taken_to_rise),
+    "gaps are counted": _reads(_gaps_counted),
+    "aborted records are counted": _reads(_aborted_counted),
+    "headers are shifted by a row": _reads(_headers_shifted),
+    "timestamp types are those of the first row": _reads(_kinds_of_the_first),
+    "what is empty is null": _reads(_empty_is_null),
+}
