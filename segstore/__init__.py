@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.store import Store
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.transfer.methods import transfer_methods
+    from segstore.tables.polars import scan_polars
 
 __all__ = [
     "AcknowledgeType",
@@ -129,6 +130,7 @@ __all__ = [
     "open",
     "open_replicated",
     "promote",
+    "scan_polars",
     "serve",
     "transfer_methods",
     "unfence",
@@ -186,6 +188,7 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.store.store_member": ("StoreMember",),
     "segstore.storage.scans.topic_scan": ("TopicRecord", "TopicScan"),
     "segstore.storage.transfer.methods": ("transfer_methods",),
+    "segstore.tables.polars": ("scan_polars",),
 }
 _ROOMS = ("config", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
 """The rooms that the engine is made of: `segstore.files.Files` needs no import but `import segstore`."""

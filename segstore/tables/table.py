@@ -6,12 +6,16 @@ On disk: only reads. Threads: any; each iteration of batches belongs to one thre
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
+from segstore.errors import InvalidArgumentError
 from segstore.storage.scans.bounds import ALL, Bounds
 from segstore.storage.scans.columns import TOPIC_SCHEMA
+from segstore.storage.store.store import Store
 
 from .source import Source
 
@@ -30,3 +34,14 @@ class Table:
         """
         with self.source.scanned() as scan:
             yield from scan.batches(self.schema.names if columns is None else columns, bounds)
+
+
+def table_of(
+    store_or_path: Store | str | os.PathLike[str], topic: str, values: Any = None, **terms: Any
+) -> Table:
+    """Return a topic's table; `terms` are those of `Store.scan`, whose errors are raised. Raises
+    InvalidArgumentError for other `values` than None.
+    """
+    if values is not None:
+        raise InvalidArgumentError(f"values={values!r}: must be None")
+    return Table(Source(store_or_path, topic, **terms))

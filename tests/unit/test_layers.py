@@ -68,7 +68,10 @@ ON_DEMAND = {
     "prometheus_client": {"storage"},
 }
 # Modules that are themselves imported in functions only.
-IMPORTED_ON_DEMAND = {"records.arrow", "storage.scans.columns", "tables.table"}
+IMPORTED_ON_DEMAND = {
+    *("records.arrow", "storage.scans.columns"),
+    *("tables.polars_bounds", "tables.polars_frames", "tables.table"),
+}
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 
 # Who may touch files. The command line reads and writes what its user names, never a store; measurements

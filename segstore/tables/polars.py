@@ -1,0 +1,79 @@
+"""`scan_polars`: a topic as a LazyFrame of polars.
+
+On disk: only reads, when the frame is collected. Threads: any.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from segstore.errors import MissingPackageError, Needing, pip_install
+from segstore.storage.scans.scan import EARLIEST, LATEST, Edge
+from segstore.storage.store.store import Store
+
+if TYPE_CHECKING:
+    import polars
+
+OLDEST = (1, 35)
+"""The oldest version of polars that is tested."""
+
+
+def scan_polars(
+    store_or_path: Store | str | os.PathLike[str],
+    topic: str,
+    *,
+    values: Any = None,
+    partitions: Collection[int] | None = None,
+    start: int | Edge = EARLIEST,
+    end: int | Edge = LATEST,
+    from_time: int | datetime | None = None,
+    to_time: int | datetime | None = None,
+    isolation_level: str = "read_uncommitted",
+    check_crcs: bool = True,
+    **decoding: Any,
+) -> polars.LazyFrame:
+    """Return a topic as a LazyFrame, with the columns of `Store.scan`: timestamp is Datetime("ms", "UTC"),
+    key and value are Binary, headers a List of Struct. `store_or_path` is an open store, or a directory that
+    is opened to read each time that the frame is collected.
+
+    No record is read before, and each collect reads anew, up to the end that each partition has then. Only
+    the columns that a query needs are decoded, and a filter on partition, offset or timestamp spares reads of
+    records outside of it. `values` decodes the values to columns in place of the value; `partitions`,
+    `start`, `end`, `from_time`, `to_time`, `isolation_level` and `check_crcs` are those of `Store.scan`.
+
+    Raises MissingPackageError without pyarrow, or without polars 1.35 or later; and as `Store.scan`, such as
+    UnknownTopicOrPartitionError. Errors of a collect come as polars raises them: polars 1 has them within a
+    ComputeError.
+    """
+    with Needing("polars", "scan_polars"):
+        import polars as pl
+        from polars.io.plugins import register_io_source
+    _check_version(pl.__version__)
+    with Needing("pyarrow", "scan_polars"):
+        from segstore.tables.polars_frames import TopicFrames
+        from segstore.tables.table import table_of
+    terms = {
+        "partitions": partitions,
+        "start": start,
+        "end": end,
+        "from_time": from_time,
+        "to_time": to_time,
+        "isolation_level": isolation_level,
+        "check_crcs": check_crcs,
+    }
+    source = TopicFrames(table_of(store_or_path, topic, values, **terms, **decoding))
+    return register_io_source(source.frames, schema=source.schema, is_pure=True)
+
+
+def _check_version(version: str) -> None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        advice = pip_install(f"'polars>={oldest}'")
+        raise MissingPackageError(
+            f"scan_polars needs polars {oldest} or later, and {version} is installed: {advice}", name="polars"
+        )

@@ -1,0 +1,332 @@
+"""`bounds_of`: the partitions, offsets and timestamps that a predicate of polars leaves.
+
+The predicate is read as polars' own JSON of it. A part that is not known here leaves all records: bounds only
+spare reads, and the predicate is applied to the records that are read.
+
+On disk: nothing. Threads: no state. It imports polars, and is imported only when polars asks for records.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
+from functools import reduce
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from segstore.integers import INT64_MAX, INT64_MIN
+from segstore.storage.scans.bounds import ALL, Bounds
+
+Node = Mapping[str, Any]
+NOTHING = Bounds(frozenset())
+DAY_MS = 86_400_000
+_EXACT = 1 << 53
+"""Floats below it have all integers: the order of larger ones is not that of offsets."""
+_LARGEST = 1 << 20
+"""Bytes of a predicate: a walk over a longer one, as of a list of a million keys, may cost more than it
+spares.
+"""
+_OPPOSITE = {"Lt": "GtEq", "GtEq": "Lt", "Gt": "LtEq", "LtEq": "Gt", "Eq": "NotEq", "NotEq": "Eq"}
+_TURNED = {"Lt": "Gt", "Gt": "Lt", "LtEq": "GtEq", "GtEq": "LtEq", "Eq": "Eq", "NotEq": "NotEq"}
+_OF_DAYS = {"Date": "day", "Year": "year"}
+_OF_VALIDITY = {"EqValidity": "Eq", "NotEqValidity": "NotEq"}
+_BETWEEN = {"Both": ("GtEq", "LtEq"), "Left": ("GtEq", "Lt"), "Right": ("Gt", "LtEq"), "None": ("Gt", "Lt")}
+_AND = {"And", "LogicalAnd", "AllHorizontal"}
+_OR = {"Or", "LogicalOr", "AnyHorizontal"}
+_UNITS = {"offset": "number", "partition": "number", "timestamp": "UTC", "topic": "text"}
+
+
+def bounds_of(predicate: pl.Expr, topic: str, partitions: Callable[[], Iterable[int]]) -> Bounds:
+    """Return bounds outside of which `predicate` is true for no record of a topic; `partitions` returns the
+    topic's, and is called if the predicate compares partitions.
+    """
+    try:
+        if len(predicate.meta.serialize()) > _LARGEST:
+            return ALL
+        tree = json.loads(predicate.meta.serialize(format="json"))
+        return _Walk(topic, partitions).bounds(tree, True)
+    except (pl.exceptions.PolarsError, ValueError, TypeError, LookupError, RecursionError):
+        return ALL  # a predicate without JSON, or with one of another version
+
+
+class Span(NamedTuple):
+    """The integers of a column, from `first` to `last`, that equal a constant: none if `last` is lower."""
+
+    first: int
+    last: int
+
+
+class _Walk:
+    """One walk over a predicate. A record for which a node is `wanted`, True or False, is within the node's
+    bounds; for other records the node is null or the opposite.
+    """
+
+    def __init__(self, topic: str, partitions: Callable[[], Iterable[int]]) -> None:
+        self._topic, self._partitions = topic, partitions
+        self._known: frozenset[int] | None = None
+
+    def bounds(self, node: Any, wanted: bool) -> Bounds:
+        kind, inner = _only(node)
+        if kind == "Alias":
+            return self.bounds(inner[0], wanted)
+        if kind == "BinaryExpr":
+            return self._binary(inner["op"], inner["left"], inner["right"], wanted)
+        if kind == "Function":
+            return self._function(*_only(inner["function"]), inner["input"], wanted)
+        if kind == "Ternary":
+            return self._ternary(inner, wanted)
+        if kind == "Literal":
+            return self._literal(_constant(node), wanted)
+        return ALL
+
+    def _literal(self, value: pl.Series | None, wanted: bool) -> Bounds:
+        if value is None or value.dtype not in (pl.Boolean, pl.Null):
+            return ALL
+        return ALL if value.item() is wanted else NOTHING
+
+    def _binary(self, op: str, left: Node, right: Node, wanted: bool) -> Bounds:
+        if op in _AND | _OR:
+            return self._several(op, (left, right), wanted)
+        return self._comparison(op, left, right, wanted)
+
+    def _several(self, op: str, parts: Sequence[Node], wanted: bool) -> Bounds:
+        found = (self.bounds(part, wanted) for part in parts)
+        return reduce(_both if (op in _AND) is wanted else _either, found)
+
+    def _ternary(self, parts: Mapping[str, Node], wanted: bool) -> Bounds:
+        then = _both(self.bounds(parts["predicate"], True), self.bounds(parts["truthy"], wanted))
+        return _either(then, self.bounds(parts["falsy"], wanted))
+
+    def _function(self, family: str, which: Any, inputs: Sequence[Node], wanted: bool) -> Bounds:
+        if family != "Boolean":
+            return ALL
+        name, options = _only(which)
+        if name == "Not":
+            return self.bounds(inputs[0], not wanted)
+        if name in _AND | _OR:
+            return self._several(name, inputs, wanted)
+        if name == "IsBetween":
+            ends = zip(_BETWEEN[options["closed"]], inputs[1:], strict=True)
+            found = [self._comparison(op, inputs[0], end, wanted) for op, end in ends]
+            return reduce(_both if wanted else _either, found)
+        if name == "IsIn" and not options["nulls_equal"]:
+            return self._is_in(inputs[0], inputs[1], wanted)
+        return ALL
+
+    def _comparison(self, op: str, left: Node, right: Node, wanted: bool) -> Bounds:
+        plain = _OF_VALIDITY.get(op, op)
+        if plain not in _OPPOSITE:
+            return ALL
+        column, value = _column(left), _constant(right)
+        if column is None:
+            plain, column, value = _TURNED[plain], _column(right), _constant(left)
+        if column is None or value is None:
+            return ALL
+        if value.null_count():
+            return _of_null(op, column[1], wanted)
+        return self._compared(*column, plain if wanted else _OPPOSITE[plain], value)
+
+    def _compared(self, column: str, unit: str, op: str, value: pl.Series) -> Bounds:
+        if unit == "text":
+            same = op in ("Eq", "NotEq") and value.dtype == pl.String
+            return NOTHING if same and (value.item() == self._topic) is not (op == "Eq") else ALL
+        span = _span(unit, value)
+        if span is None:
+            return ALL
+        if op == "NotEq":
+            return self._without(column, range(span.first, span.last + 1))
+        return self._within(column, *_interval(op, span))
+
+    def _is_in(self, item: Node, values: Node, wanted: bool) -> Bounds:
+        column, found = _column(item), _constant(values)
+        if column is None or found is None or found.dtype not in (pl.List, pl.Array):
+            return ALL
+        if found.null_count():
+            return NOTHING
+        return self._listed(*column, found.item().drop_nulls().sort(), wanted)
+
+    def _listed(self, column: str, unit: str, listed: pl.Series, wanted: bool) -> Bounds:
+        if not len(listed):
+            return NOTHING if wanted else ALL
+        if unit == "text":
+            known = listed.dtype == pl.String
+            return NOTHING if known and (self._topic in listed.to_list()) is not wanted else ALL
+        least, most = _span(unit, listed.head(1)), _span(unit, listed.tail(1))
+        if least is None or most is None or unit == "float":
+            return ALL
+        if column == "partition" and unit == "number":
+            numbers = set(listed.to_list())
+            return Bounds(self._all() & numbers if wanted else self._all() - numbers)
+        return self._within(column, least.first, most.last) if wanted else ALL
+
+    def _within(self, column: str, low: int, high: int) -> Bounds:
+        if column == "partition":
+            return Bounds(frozenset(each for each in self._all() if low <= each <= high))
+        low, high = max(low, 0 if column == "offset" else INT64_MIN), min(high, INT64_MAX)
+        if low > high:
+            return NOTHING
+        if column == "offset":
+            return Bounds(first_offset=low, last_offset=high)
+        return Bounds(first_time=low, last_time=high)
+
+    def _without(self, column: str, numbers: range) -> Bounds:
+        return Bounds(self._all().difference(numbers)) if column == "partition" else ALL
+
+    def _all(self) -> frozenset[int]:
+        if self._known is None:
+            self._known = frozenset(self._partitions())
+        return self._known
+
+
+def _both(one: Bounds, other: Bounds) -> Bounds:
+    met = one.meet(other)
+    empty = met.first_offset > met.last_offset or met.first_time > met.last_time
+    return NOTHING if empty or met.partitions == frozenset() else met
+
+
+def _either(one: Bounds, other: Bounds) -> Bounds:
+    if NOTHING in (one, other):
+        return other if one == NOTHING else one
+    return one.join(other)
+
+
+def _of_null(op: str, unit: str, wanted: bool) -> Bounds:
+    """Return the bounds of a comparison with null, which is null itself, unless nulls may be equal: days and
+    years are null for timestamps beyond those of calendars.
+    """
+    if op not in _OF_VALIDITY:
+        return NOTHING
+    return NOTHING if (op == "EqValidity") is wanted and unit not in _OF_DAYS.values() else ALL
+
+
+def _interval(op: str, span: Span) -> tuple[int, int]:
+    if op == "Eq":
+        return span
+    if op in ("Lt", "LtEq"):
+        return INT64_MIN, span.first - 1 if op == "Lt" else span.last
+    return span.last + 1 if op == "Gt" else span.first, INT64_MAX
+
+
+def _only(node: Any) -> tuple[str, Any]:
+    """Return the name and the content of an enum's variant in serde's JSON."""
+    if isinstance(node, str):
+        return node, None
+    if isinstance(node, dict) and len(node) == 1:
+        return next(iter(node.items()))
+    return "", None
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+class _Column(NamedTuple):
+    """A column, perhaps within calls and casts that keep its order. Its unit is "number", "float", "text",
+    "day" or "year", both of UTC; of timestamps in ms it is the zone that they are shown in, "" for none.
+    """
+
+    name: str
+    unit: str
+
+
+def _column(node: Any) -> _Column | None:
+    kind, inner = _only(node)
+    if kind == "Column":
+        return _Column(inner, _UNITS[inner]) if inner in _UNITS else None
+    if kind == "Alias":
+        return _column(inner[0])
+    if kind == "Cast":
+        found = _column(inner["expr"])
+        return found and _cast(found, inner["dtype"])
+    if kind == "Function":
+        found = _column(inner["input"][0])
+        return found and _called(found, *_only(inner["function"]))
+    return None
+
+
+def _cast(column: _Column, dtype: Any) -> _Column | None:
+    kind, to = _only(dtype)
+    name, inner = _only(to if kind == "Literal" else None)
+    if name == "Datetime" and inner[0] == "Milliseconds" and _is_time(column):
+        return column._replace(unit=_zone(inner[1]))
+    if name in ("Int64", "Int128") and (column.unit == "number" or _is_time(column)):
+        return column._replace(unit="number")
+    to_float = name == "Float64" or (name == "Unknown" and inner == "Float")
+    return column._replace(unit="float") if to_float and column.unit in ("number", "float") else None
+
+
+def _called(column: _Column, family: str, which: Any) -> _Column | None:
+    if not _is_time(column):
+        return None
+    name, options = _only(which)
+    if family == "ToPhysical" or (name == "TimeStamp" and options == "Milliseconds"):
+        return column._replace(unit="number")
+    if name == "ConvertTimeZone":
+        return column._replace(unit=_zone(options))
+    if column.unit not in ("UTC", ""):  # a zone's own days, years and times of day are not UTC's
+        return None
+    if name == "ReplaceTimeZone" and options[0] is None:
+        return column._replace(unit="")
+    return column._replace(unit=_OF_DAYS[name]) if name in _OF_DAYS else None
+
+
+def _is_time(column: _Column) -> bool:
+    return column.name == "timestamp" and column.unit not in ("number", "float", "day", "year")
+
+
+def _zone(zone: Any) -> str:
+    return str(zone["inner"]) if isinstance(zone, dict) else ""
+
+
+# --- constants ------------------------------------------------------------------------------------
+
+
+def _constant(node: Any) -> pl.Series | None:
+    """Return the value of an expression without columns, computed by polars, as a series of one row; None for
+    other expressions.
+    """
+    if not _is_constant(node):
+        return None
+    value = pl.select(pl.Expr.deserialize(json.dumps(node).encode(), format="json")).to_series()
+    return value if len(value) == 1 else None
+
+
+def _is_constant(node: Any) -> bool:
+    kind, inner = _only(node)
+    if kind == "BinaryExpr":
+        return _is_constant(inner["left"]) and _is_constant(inner["right"])
+    if kind == "Function":
+        family = _only(inner["function"])[0]
+        return family in ("TemporalExpr", "StringExpr", "Negate") and all(map(_is_constant, inner["input"]))
+    if kind == "Cast":
+        return _only(inner["dtype"])[0] == "Literal" and _is_constant(inner["expr"])
+    return kind == "Literal" or (kind == "Alias" and _is_constant(inner[0]))
+
+
+def _span(unit: str, value: pl.Series) -> Span | None:
+    """Return the integers of a column of `unit` that equal a constant; None if its type is another one, or
+    polars compares it in a way of its own.
+    """
+    dtype = value.dtype
+    if unit == "float":
+        number = value.item() if dtype == pl.Float64 else math.inf
+        return Span(math.ceil(number), math.floor(number)) if abs(number) < _EXACT else None
+    if unit in ("number", "year"):
+        return _of_number(unit, value.item()) if dtype.is_integer() else None
+    if unit == "day":
+        day = value.to_physical().item() * DAY_MS if dtype == pl.Date else None
+        return None if day is None else Span(day, day + DAY_MS - 1)
+    if dtype == pl.Datetime("ms", unit or None):
+        return Span(*[value.to_physical().item()] * 2)
+    return None
+
+
+def _of_number(unit: str, number: int) -> Span | None:
+    if unit == "number":
+        return Span(number, number)
+    if not date.min.year <= number < date.max.year:
+        return None
+    first, after = (date(year, 1, 1) - date(1970, 1, 1) for year in (number, number + 1))
+    return Span(first.days * DAY_MS, after.days * DAY_MS - 1)

@@ -1,0 +1,87 @@
+"""`TopicFrames`: a topic's table as a source of polars, which asks for columns, a predicate and a number of
+rows.
+
+On disk: only reads. Threads: any; each iteration of frames belongs to one thread at a time. It imports
+polars, and is imported only when a LazyFrame is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from typing import cast
+
+import polars as pl
+
+from segstore.storage.meta.topics import find_topic
+from segstore.storage.scans.bounds import ALL, Bounds
+
+from .polars_bounds import bounds_of
+from .source import opened
+from .table import Table
+
+
+class TopicFrames:
+    """The source that `register_io_source` takes. Each call reads the topic anew."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def schema(self) -> pl.Schema:
+        """Return the columns and their types, without a read of records."""
+        return _frame(self._table.schema.empty_table()).schema
+
+    def frames(
+        self,
+        with_columns: list[str] | None,
+        predicate: pl.Expr | bytes | None,
+        n_rows: int | None,
+        batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        """Yield the columns of the first `n_rows` records, of these only the ones for which `predicate` is
+        true, in frames of at most `batch_size` rows. Raises as `Store.scan`, and as polars for a predicate
+        that it can't compute.
+        """
+        condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate
+        # The first n_rows are those of all records: within bounds they would be others.
+        bounds = ALL if condition is None or n_rows is not None else self._bounds(condition)
+        found = self._table.batches(self._needed(with_columns, condition), bounds)
+        with closing(cast("Generator[object]", found)) as batches:
+            for frame in _first(batches, n_rows):
+                kept = frame if condition is None else frame.filter(condition)
+                shown = kept if with_columns is None else kept.select(with_columns)
+                if shown.height:
+                    yield from [shown] if batch_size is None else shown.iter_slices(batch_size)
+
+    def _needed(self, with_columns: list[str] | None, condition: pl.Expr | None) -> list[str] | None:
+        if with_columns is None:
+            return None
+        needed = {*with_columns, *(() if condition is None else condition.meta.root_names())}
+        return [name for name in self._table.schema.names if name in needed]
+
+    def _bounds(self, condition: pl.Expr) -> Bounds:
+        return bounds_of(condition, self._table.source.topic, self._partitions)
+
+    def _partitions(self) -> tuple[int, ...]:
+        source = self._table.source
+        with opened(source.place) as store:
+            return tuple(find_topic(store.topics(), source.topic).partition_ids)
+
+
+def _first(batches: Iterable[object], n_rows: int | None) -> Iterator[pl.DataFrame]:
+    """Yield batches as frames, up to the one that has the last of `n_rows`, of which no more is taken."""
+    if n_rows is None:
+        yield from map(_frame, batches)
+        return
+    left = n_rows
+    taken = iter(batches)
+    while left and (batch := next(taken, None)) is not None:
+        frame = _frame(batch).head(left)
+        left -= frame.height
+        yield frame
+
+
+def _frame(data: object) -> pl.DataFrame:
+    frame = pl.from_arrow(data)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
