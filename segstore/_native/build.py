@@ -18,6 +18,7 @@ FOLDER = "segstore/_native"  # distutils wants sources relative to setup.py
 SOURCES = (
     "active.c",
     "append.c",
+    "arrow.c",
     "bring_up.c",
     "combine.c",
     "commit.c",

@@ -60,7 +60,7 @@ INLINE int64_t element(const seg_column *c, int64_t i, slice *s)
 INLINE int64_t header_range(const seg_header_columns *h, int64_t i, int64_t *from, int64_t *to)
 {
     *from = h->offsets[i];
-    *to = h->offsets[i + 1];
+    *to = h->ends ? h->ends[i] : h->offsets[i + 1];
     if (*to - (uint64_t)*from > INT32_MAX)
         return SEG_E_COLUMN;
     int64_t r = check_column(&h->names, *from, *to);

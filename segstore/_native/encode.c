@@ -42,7 +42,7 @@ INLINE uint8_t *put_slice(uint8_t *w, const uint8_t *end, slice s)
 /* The sizes were taken from the same columns before. */
 static uint8_t *put_headers(uint8_t *w, const uint8_t *end, const seg_header_columns *h, int64_t i)
 {
-    int64_t from = h->offsets[i], to = h->offsets[i + 1];
+    int64_t from = h->offsets[i], to = h->ends ? h->ends[i] : h->offsets[i + 1];
     w = put_varint(w, to - from);
     for (int64_t k = from; k < to; k++) {
         slice name, value;

@@ -1,7 +1,7 @@
-"""Arrow arrays from and to columns of records, without a loop per record; nothing is on disk.
+"""Records as Arrow tables, without a loop per record; nothing is on disk.
 
-Functions without state: safe from any thread. This is the only module here that imports pyarrow; it is
-imported only when Arrow data is passed in, or asked for.
+Functions without state: safe from any thread. It imports pyarrow, and is imported only when Arrow data is
+asked for.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from segstore._native import ffi, held, lib
 from segstore.arrays import np
-from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.errors import InvalidArgumentError
 from segstore.integers import INT32_MAX
-from segstore.records.column import FIXED, NULLS, WIDE_OFFSETS, Column
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from segstore.records.lazy_columns import ByteColumn, HeaderColumn
 
-NARROW_OFFSETS = 1
 HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.binary())]))
 SCHEMA = pa.schema(
     [
@@ -36,77 +34,6 @@ SCHEMA = pa.schema(
     ]
 )
 """The schema of every table that `Records.to_arrow` gives; timestamp in ms since the epoch."""
-
-
-def one_array(values: Any, name: str) -> Any:
-    """Return a single pyarrow.Array of an Arrow column; chunks are joined (a copy where there are
-    several).
-    """
-    try:
-        if isinstance(values, (pa.Array, pa.ChunkedArray)):
-            array = values
-        elif hasattr(values, "__arrow_c_array__"):
-            array = pa.array(values)
-        else:
-            array = pa.chunked_array(values)
-    except (pa.ArrowException, TypeError, ValueError) as e:
-        raise InvalidTypeError(f"{name} is {type(values).__name__}, no Arrow column: {e}") from e
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    if isinstance(array, pa.ChunkedArray):
-        if array.num_chunks > 1 and _is_bytes(array.type):
-            array = array.cast(pa.large_binary())
-        array = array.chunk(0) if array.num_chunks == 1 else _joined(array)
-    return array
-
-
-def _joined(array: Any) -> Any:
-    joined = array.combine_chunks()
-    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
-
-
-def _is_bytes(kind: Any) -> bool:
-    t = pa.types
-    narrow = t.is_binary(kind) or t.is_string(kind) or t.is_fixed_size_binary(kind)
-    return bool(narrow or t.is_large_binary(kind) or t.is_large_string(kind) or _is_view(kind))
-
-
-def _is_view(kind: Any) -> bool:
-    return str(kind) in ("binary_view", "string_view")
-
-
-def column_from_arrow(values: Any, name: str) -> Column:
-    """Return a Column over the buffers of an Arrow binary or string column."""
-    array = one_array(values, name)
-    if pa.types.is_null(array.type):
-        return Column(NULLS, len(array))
-    if not _is_bytes(array.type):
-        raise InvalidTypeError(f"{name} is of Arrow type {array.type}: allowed are binary and string ones")
-    if _is_view(array.type):
-        array = array.cast(pa.large_binary())
-    buffers, at, n = array.buffers(), array.offset, len(array)
-    validity = buffers[0] if array.null_count else None
-    if pa.types.is_fixed_size_binary(array.type):
-        width = array.type.byte_width
-        data = buffers[1].slice(at * width, n * width) if buffers[1] is not None else None
-        return Column(FIXED, n, data, validity=validity, validity_bit=at, width=width)
-    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-    kind, size = (WIDE_OFFSETS, 8) if wide else (NARROW_OFFSETS, 4)
-    offsets = buffers[1].slice(at * size, (n + 1) * size) if n else None
-    return Column(kind, n, buffers[2], offsets, validity, at)
-
-
-def timestamps_from_arrow(values: Any) -> NDArray[np.int64]:
-    """Return int64 ms of an Arrow timestamp, date or integer column without nulls."""
-    array = one_array(values, "timestamps")
-    if array.null_count:
-        i = np.asarray(array.is_null()).argmax()
-        raise InvalidArgumentError(f"timestamps[{i}] is null: allowed is ms since the epoch")
-    if pa.types.is_date(array.type):
-        array = array.cast(pa.timestamp("s"))
-    if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-    return np.asarray(array)
 
 
 def validity_bitmap(lengths: NDArray[np.int64]) -> Any:

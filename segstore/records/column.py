@@ -56,6 +56,10 @@ class Column:
         if validity is not None and len(validity):
             c.validity = next(parts)
 
+    def keep(self, owner: object) -> None:
+        """Keep an object, into whose memory spans point."""
+        self._owners.append(owner)
+
     @property
     def has_nulls(self) -> bool:
         """Return whether an element is null: a validity bitmap is only made, or taken over, where one is."""
@@ -96,7 +100,7 @@ def _of_spans(owners: tuple[bytes | None, ...], spans: bytes, size: int, longest
         return Column(NULLS, n)
     made = Column(SPANS, n, offsets=spans, width=longest)
     made.c.data_len, made.c.nulls = size, nulls > 0
-    made._owners.append(owners)
+    made.keep(owners)
     return made
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore._native import ffi, held, seg_stamps
+from segstore._native import seg_stamps
 from segstore.arrays import is_array, np
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.integers import INT64_MAX
@@ -21,6 +21,7 @@ from segstore.records.column import (
     null_column,
     offsets_of,
 )
+from segstore.records.header_columns import HeaderColumns, no_headers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 _ALLOWED = "allowed is one int (ms since the epoch) or numpy datetime64 for each record"
 
 
-def as_timestamps(timestamps: Any) -> NDArray[np.int64] | None:
-    """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp or int column.
+def as_timestamps(timestamps: Any, name: str = "timestamps") -> NDArray[np.int64] | None:
+    """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp, date or int column;
+    errors name it by `name`.
 
     Raises InvalidTypeError for what is no integer or time; InvalidArgumentError, which names a negative
     timestamp (-1, Kafka's NO_TIMESTAMP, is allowed) or a missing one.
@@ -42,19 +44,19 @@ def as_timestamps(timestamps: Any) -> NDArray[np.int64] | None:
     if timestamps is None:
         return None
     if hasattr(timestamps, "__arrow_c_array__") or hasattr(timestamps, "__arrow_c_stream__"):
-        from segstore.records.arrow import timestamps_from_arrow
+        from segstore.records.arrow_columns import timestamps_from_arrow
 
-        timestamps = timestamps_from_arrow(timestamps)
+        timestamps = timestamps_from_arrow(timestamps, name)
     array = _array(timestamps)
     if array.dtype.kind == "M":
         missing = np.isnat(array)
         array = array.astype("datetime64[ms]").astype(np.int64)
-        _refuse(missing, array, "missing (NaT)")
+        _refuse(missing, array, name, "missing (NaT)")
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise InvalidTypeError(f"timestamps are {array.dtype}, {array.ndim}-dimensional: {_ALLOWED}")
-    _refuse(array < -1, array, "negative")
+        raise InvalidTypeError(f"{name} are {array.dtype}, {array.ndim}-dimensional: {_ALLOWED}")
+    _refuse(array < -1, array, name, "negative")
     if array.dtype == np.uint64:
-        _refuse(array > np.uint64(INT64_MAX), array, "above int64")
+        _refuse(array > np.uint64(INT64_MAX), array, name, "above int64")
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -81,10 +83,10 @@ def _array(timestamps: Any) -> NDArray[Any]:
         raise InvalidTypeError(f"timestamps are no plain sequence: {_ALLOWED}") from e
 
 
-def _refuse(wrong: NDArray[np.bool_], array: NDArray[Any], why: str) -> None:
+def _refuse(wrong: NDArray[np.bool_], array: NDArray[Any], name: str, why: str) -> None:
     if wrong.any():
         i = int(wrong.argmax())
-        raise InvalidArgumentError(f"timestamps[{i}] is {why}: {array[i]}; allowed is -1 to 2^63 - 1")
+        raise InvalidArgumentError(f"{name}[{i}] is {why}: {array[i]}; allowed is -1 to 2^63 - 1")
 
 
 # --- columns ------------------------------------------------------------
@@ -92,26 +94,17 @@ def _refuse(wrong: NDArray[np.bool_], array: NDArray[Any], why: str) -> None:
 Header = tuple[str, bytes | None]
 
 
-class HeaderColumns:
-    """The headers of `n` records, flat. `c` is the `seg_header_columns *`."""
-
-    __slots__ = ("_owners", "c", "n")
-
-    def __init__(self, offsets: Any, names: Column, values: Column) -> None:
-        pointer = held("int64_t[]", offsets)
-        self.n = len(pointer) - 1
-        self.c = c = ffi.new("seg_header_columns *")
-        c.offsets, c.n = pointer, self.n
-        c.names, c.values = names.c[0], values.c[0]
-        self._owners = (pointer, names, values)
-
-
-def as_headers(headers: Iterable[Iterable[Header] | None] | None) -> HeaderColumns | None:
-    """Return HeaderColumns of one sequence of (str, bytes or None) for each record; None where there are
-    none.
+def as_headers(headers: Any, name: str = "headers") -> HeaderColumns | None:
+    """Return HeaderColumns of one sequence of (str, bytes or None) for each record, or of an Arrow column of
+    lists of pairs (`Records.to_arrow`); None for None. Errors name it by `name`. Raises InvalidTypeError,
+    InvalidArgumentError.
     """
     if headers is None:
         return None
+    if hasattr(headers, "__arrow_c_array__") or hasattr(headers, "__arrow_c_stream__"):
+        from segstore.records.arrow_columns import headers_from_arrow
+
+        return headers_from_arrow(headers, name)
     if isinstance(headers, (*TEXT, Mapping)) or not isinstance(headers, Iterable):
         raise InvalidTypeError(f"headers is {type(headers).__name__}: {_HEADERS_ALLOWED}")
     return _flat(
@@ -121,7 +114,7 @@ def as_headers(headers: Iterable[Iterable[Header] | None] | None) -> HeaderColum
 
 def _flat(lists: list[list[tuple[bytes, Any]]]) -> HeaderColumns:
     if not any(lists):
-        return HeaderColumns(bytes(8 * (len(lists) + 1)), null_column(0), null_column(0))
+        return no_headers(len(lists))
     names = [name for of_one in lists for name, _ in of_one]
     values = [value for of_one in lists for _, value in of_one]
     offsets = offsets_of(lists)
@@ -183,7 +176,7 @@ def as_column(values: Any, name: str = "values") -> Column:
     if is_array(values):
         return from_numpy(values, name)
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
-        from segstore.records.arrow import column_from_arrow
+        from segstore.records.arrow_columns import column_from_arrow
 
         return column_from_arrow(values, name)
     if isinstance(values, TEXT) or not isinstance(values, Iterable):
@@ -208,7 +201,7 @@ class Columns:
         values: Any,
         keys: Any = None,
         timestamps: Any = None,
-        headers: HeaderColumns | Iterable[Iterable[Header] | None] | None = None,
+        headers: Any = None,
         timestamp: int = -1,
         offsets: NDArray[np.int64] | None = None,
     ) -> None:
@@ -218,7 +211,9 @@ class Columns:
             self.keys = null_column(n)
         else:
             self.keys = keys if isinstance(keys, Column) else as_column(keys, "keys")
-        self.headers = headers if isinstance(headers, HeaderColumns) else as_headers(headers)
+        flat = headers if isinstance(headers, HeaderColumns) else as_headers(headers)
+        # Records without headers are encoded quicker by what has none.
+        self.headers = None if flat is None or flat.is_empty else flat
         self.timestamp = timestamp
         self._span: tuple[int, int] | None = None
         self.timestamps: NDArray[np.int64] | None
@@ -227,7 +222,7 @@ class Columns:
         else:
             self.timestamps = as_timestamps(timestamps)
         self.offsets = None if offsets is None else np.ascontiguousarray(offsets, np.int64)
-        lengths = {"keys": self.keys.n, "headers": self.headers.n if self.headers else n}
+        lengths = {"keys": self.keys.n, "headers": n if flat is None else flat.n}
         lengths["timestamps"] = n if self.timestamps is None else len(self.timestamps)
         lengths["offsets"] = n if self.offsets is None else len(self.offsets)
         for name, length in lengths.items():

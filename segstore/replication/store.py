@@ -50,6 +50,7 @@ from segstore.storage.log.append import (
     append_one,
     append_short,
     behind,
+    table_columns,
     tell_of,
 )
 from segstore.storage.log.partition import Partition
@@ -169,6 +170,28 @@ class ReplicatedPartitionLog(PartitionLog):
             batch_bytes,
             acks=asked,
             expected=self._expected(expected_offset),
+        )
+
+    def append_table(
+        self,
+        table: Any,
+        *,
+        compression: str | None = None,
+        batch_bytes: int = 65536,
+        acks: str | int = "all",
+        timeout_ms: float = 30_000,
+        expected_offset: int | None = None,
+    ) -> range:
+        """Append the rows of a table, as `PartitionLog.append_table` does; `acks` and errors as in
+        `append`.
+        """
+        return self.append_batch(
+            *table_columns(table),
+            compression,
+            batch_bytes,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            expected_offset=expected_offset,
         )
 
     def flush(self) -> None:

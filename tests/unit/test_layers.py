@@ -69,7 +69,7 @@ ON_DEMAND = {
 }
 # Modules that are themselves imported in functions only.
 IMPORTED_ON_DEMAND = {
-    *("records.arrow", "storage.scans.columns"),
+    *("records.arrow", "records.arrow_columns", "records.arrow_table", "storage.scans.columns"),
     *("tables.polars_bounds", "tables.polars_frames", "tables.table"),
 }
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}

@@ -34,10 +34,32 @@ typedef struct seg_column {
 
 typedef struct seg_header_columns {
     const int64_t *offsets;  /* int64[n + 1]: headers of record i are offsets[i] .. offsets[i + 1] */
+    const int64_t *ends;     /* int64[n]: they are offsets[i] .. ends[i], and `offsets` has n; NULL: as above */
     int64_t n;
     seg_column names;
     seg_column values;
 } seg_header_columns;
+
+/* --- arrow.c --------------------------------------------------------- */
+typedef struct seg_measures {
+    int64_t size;            /* bytes of all elements; items of all lists: added to what is there */
+    int64_t nulls;           /* added to what is there */
+    int64_t least;           /* the first item of a list's */
+    int64_t most;            /* bytes of the longest element, or what is there; behind the last item of a list's */
+    int64_t row;             /* the element that was looked at last: the wrong one */
+} seg_measures;
+
+/* The spans of all elements of a column, which point into its memory. n, or SEG_E_COLUMN. */
+int64_t seg_column_spans(const seg_column *c, seg_span *out, seg_measures *m);
+
+/* The spans of n views (Arrow: BinaryView), which point into them, and into their buffers. n, or SEG_E_COLUMN. */
+int64_t seg_view_spans(const uint8_t *views, int64_t n, const uint8_t *validity, int64_t validity_bit,
+                       const seg_span *buffers, int64_t n_buffers, seg_span *out, seg_measures *m);
+
+/* The items begins[i] .. ends[i] of n lists of n_items in all; those of a null list are none. offsets: int64 where
+ * wide is set, else int32, [n + 1]; [n] with sizes, of the same type (Arrow: ListView), else NULL. n, or SEG_E_COLUMN. */
+int64_t seg_list_ranges(const void *offsets, const void *sizes, int32_t wide, int64_t n, const uint8_t *validity,
+                        int64_t validity_bit, int64_t n_items, int64_t *begins, int64_t *ends, seg_measures *m);
 
 /* --- murmur2.c ------------------------------------------------------- */
 /* Kafka's hash of n keys, its sign bit off; -1 for a null key. n, or SEG_E_COLUMN. */

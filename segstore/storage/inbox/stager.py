@@ -33,7 +33,7 @@ from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import Staged, StagedFile
 from segstore.storage.inbox.told_topics import StagersTopics
-from segstore.storage.log.append import encode_columns
+from segstore.storage.log.append import encode_columns, table_columns
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.published_ends import EndsReader, open_reader, slot_key
@@ -169,6 +169,21 @@ class Stager(Closing):
             )
             self._write_all(info, number, chunks)
         return n
+
+    def append_table(
+        self,
+        topic: str,
+        partition: int,
+        table: Any,
+        *,
+        compression: str | None = None,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> int:
+        """Stage the rows of a table, as `append_batch` stages records; returns how many. Tables and their
+        columns are those of `PartitionLog.append_table`, errors those of both: no row of the table is staged
+        then, but after a StorageError.
+        """
+        return self.append_batch(topic, partition, *table_columns(table), compression, batch_bytes)
 
     def append_encoded(self, info: TopicInfo, partition: int, chunks: Iterable[Encoded]) -> None:
         """Stage encoded records for a partition of a topic that is known; errors as `append_batch`."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore._native import ffi, lib, seg_list_append, seg_tail_append
 from segstore.config import arguments
-from segstore.errors import RecordTooLargeError, StorageError
+from segstore.errors import Needing, RecordTooLargeError, StorageError
 from segstore.files.reserve import NO_ROOM
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
@@ -28,6 +28,7 @@ from segstore.storage.log.validator import LogValidator
 from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
 
 if TYPE_CHECKING:
+    from segstore.records.arrow_table import TableColumns
     from segstore.storage.log.acks import Acknowledger
     from segstore.storage.log.partition import Partition, Writable
     from segstore.storage.log.tail import Tail
@@ -339,6 +340,15 @@ def encode_columns(
     limit = validator.largest_batch
     check_sizes(columns, codec, level, limit)
     return columns.n, encode(columns, codec, level, batch_bytes, max_bytes=limit)
+
+
+def table_columns(table: Any) -> TableColumns:
+    """Return the columns that `append_table` takes from a table. Raises MissingPackageError without pyarrow;
+    errors as `columns_of_table`.
+    """
+    with Needing("pyarrow", "append_table"):
+        from segstore.records.arrow_table import columns_of_table
+    return columns_of_table(table)
 
 
 def write_long(

@@ -32,7 +32,14 @@ from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
 from segstore.storage.log import point_read, range_read, read
 from segstore.storage.log.acks import Acks
-from segstore.storage.log.append import append_columns, append_list, append_one, append_short, awaited
+from segstore.storage.log.append import (
+    append_columns,
+    append_list,
+    append_one,
+    append_short,
+    awaited,
+    table_columns,
+)
 from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
 from segstore.storage.log.exchange import Exchange
 from segstore.storage.log.partition import Partition
@@ -263,7 +270,8 @@ class PartitionLog(PublicNames):
 
         `values` and `keys`: bytes or None each, as a list, a numpy array (S, V, object, or 2-D uint8) or a
         pyarrow binary or string array, without a loop per record for the latter two. `timestamps`: int64 ms,
-        one per record, or one for all. `headers`: per record a sequence of (str, bytes or None).
+        one per record, or one for all. `headers`: per record a sequence of (str, bytes or None), or an Arrow
+        column of lists of key and value, as `Records.to_arrow` gives it, without an object per record.
         `compression`: none, gzip, snappy, lz4 or zstd, by default the topic's `compression.type`. Records are
         split into batches of about `batch_bytes` before compression. A crash may keep some whole batches of
         the append. With `expected_offset` the first record gets that offset, or nothing is written. Errors as
@@ -294,6 +302,35 @@ class PartitionLog(PublicNames):
             batch_bytes,
             expected=self._expected(expected_offset),
         )
+
+    def append_table(
+        self,
+        table: Any,
+        *,
+        compression: str | None = None,
+        batch_bytes: int = 65536,
+        expected_offset: int | None = None,
+    ) -> range:
+        """Append the rows of a table by one `append_batch`, contiguous and visible together; returns their
+        offsets. Nothing is written if any row is bad.
+
+        `table`: a pyarrow Table, RecordBatch or RecordBatchReader, a polars or pandas DataFrame, a DuckDB
+        relation or result, Records, a scan, or another object with `__arrow_c_stream__` or
+        `__arrow_c_array__`. Columns: value, binary or text, is required, null for a record without a value
+        (a tombstone); key the same; timestamp, an Arrow timestamp of any unit (without a zone UTC; what is
+        finer than ms is cut off), a date, or an integer in ms, by default now; headers, a list (large lists
+        and list views too) of struct<key: string, value: binary>, or a map<string, binary>, null for none.
+        topic, partition, offset and timestamp_type are left out: a record gets those of this log. So what
+        `to_arrow` gives goes in as it was.
+
+        A stream is read to its end before the first record is written: it takes the memory of its table.
+        Arrow's memory is encoded from where it is. For more rows than memory holds, give the batches of a
+        reader one by one to `segstore.staging.Stager.append_table`: all are visible together, too. Raises
+        InvalidArgumentError for another column and for a wrong row, which it names; InvalidTypeError;
+        MissingPackageError without pyarrow; errors of `append_batch`.
+        """
+        columns = table_columns(table)
+        return self.append_batch(*columns, compression, batch_bytes, expected_offset=expected_offset)
 
     def append_as_leader(
         self,

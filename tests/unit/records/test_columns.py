@@ -222,7 +222,7 @@ def test_headers() -> None:
     columns = as_headers([[("a", b"1"), ("ö", None)], [], None, (("a", b""),)])
     assert columns is not None
     assert [columns.c.offsets[i] for i in range(5)] == [0, 2, 2, 2, 3]
-    _, names, values = columns._owners
+    _, names, values, _ = columns._owners
     assert elements(names) == [b"a", "ö".encode(), b"a"]
     assert elements(values) == [b"1", None, b""]
 

@@ -1,0 +1,116 @@
+"""The columns of records from a table of any engine, by Arrow's C interface; nothing is on disk.
+
+Functions without state: safe from any thread. It imports pyarrow, and is imported only when a table is passed
+in.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from segstore.arrays import np
+from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.records.arrow_columns import column_from_arrow
+from segstore.records.column import Column
+from segstore.records.columns import as_headers, as_timestamps
+from segstore.records.header_columns import HeaderColumns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TAKEN = ("value", "key", "timestamp", "headers")
+LEFT_OUT = ("topic", "partition", "offset", "timestamp_type")
+"""Columns of a topic's table that a record gets from the log that it is appended to."""
+_ALLOWED_TABLES = (
+    "allowed is a table of pyarrow, polars, pandas or DuckDB, Records, a scan, or another object with"
+    " __arrow_c_stream__ or __arrow_c_array__"
+)
+
+
+class TableColumns(NamedTuple):
+    """Columns of records as `PartitionLog.append_batch` takes them; None for one that a table does not
+    have.
+    """
+
+    values: Column
+    keys: Column | None
+    timestamps: NDArray[np.int64] | None
+    headers: HeaderColumns | None
+
+
+def columns_of_table(table: Any) -> TableColumns:
+    """Return the columns of records from those of a table: value, which must be there, key, timestamp and
+    headers. LEFT_OUT is left out. A stream is read to its end. Raises InvalidArgumentError for another
+    column, InvalidTypeError.
+    """
+    read = _read(table)
+    _check_names(read.schema.names)
+    value, key, timestamp, headers = (
+        read.column(name) if name in read.schema.names else None for name in TAKEN
+    )
+    return TableColumns(
+        column_from_arrow(value, "value"),
+        None if key is None else column_from_arrow(key, "key"),
+        as_timestamps(timestamp, "timestamp"),
+        as_headers(headers, "headers"),
+    )
+
+
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        if name not in TAKEN and name not in LEFT_OUT:
+            raise InvalidArgumentError(
+                f"column {name!r}: allowed are {', '.join(TAKEN)}; left out are {', '.join(LEFT_OUT)}"
+            )
+        if names.count(name) > 1:
+            raise InvalidArgumentError(f"column {name!r} is there {names.count(name)} times: allowed is one")
+    if "value" not in names:
+        raise InvalidArgumentError(
+            f"no column 'value' among {', '.join(map(repr, names)) or 'none'}: it must be there; nulls stand"
+            " for records without a value"
+        )
+
+
+def _read(table: Any) -> pa.Table:
+    """Return a table of any engine as one of pyarrow, over the same memory if that is Arrow's."""
+    if isinstance(table, pa.Table):
+        return table
+    if _is_pandas(table):
+        return _from_pandas(table)
+    if hasattr(table, "__arrow_c_stream__"):
+        return _reader(table).read_all()
+    if hasattr(table, "__arrow_c_array__"):
+        try:
+            return pa.Table.from_batches([pa.record_batch(table)])
+        except (pa.ArrowException, TypeError, ValueError) as e:
+            raise _refused(table, e) from e
+    if callable(getattr(table, "to_arrow_reader", None)):  # the result of DuckDB's connection.execute
+        return table.to_arrow_reader().read_all()
+    raise InvalidTypeError(f"table is {type(table).__name__}: {_ALLOWED_TABLES}")
+
+
+def _reader(table: Any) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(table)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
+        raise _refused(table, e) from e
+
+
+def _is_pandas(table: Any) -> bool:
+    return "pandas" in sys.modules and isinstance(table, sys.modules["pandas"].DataFrame)
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    """Return a DataFrame as a table; an index that has a name is a column."""
+    indexed = any(name is not None for name in frame.index.names)
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=indexed)
+    except (pa.ArrowException, ValueError) as e:
+        raise _refused(frame, e) from e
+
+
+def _refused(table: Any, why: Exception) -> InvalidTypeError:
+    return InvalidTypeError(f"table is {type(table).__name__}, no table of records: {why}")
