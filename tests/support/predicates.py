@@ -59,6 +59,17 @@ def in_python(name: str, value: Any) -> Any:
     return moment(value) if name == "timestamp" else value
 
 
+def polars_column(name: str, *values: Any) -> polars.Expr:
+    """Return a column that is compared with literals. polars compares by the coarser unit, ms, and would cut
+    off the µs of the literals.
+    """
+    import polars
+
+    fine = name == "timestamp" and any(value % 1000 for value in values)
+    column = polars.col(name)
+    return column.cast(polars.Datetime("us", "UTC")) if fine else column
+
+
 def in_arrow(name: str, value: Any) -> Any:
     import pyarrow
 
@@ -120,7 +131,7 @@ class Compare(Predicate):
     def polars(self) -> polars.Expr:
         import polars
 
-        return self._of(polars.col(self.name), polars.lit(in_python(self.name, self.value)))
+        return self._of(polars_column(self.name, self.value), polars.lit(in_python(self.name, self.value)))
 
     def arrow(self) -> pyarrow.dataset.Expression:
         import pyarrow.compute as pc
@@ -158,7 +169,7 @@ class Between(Predicate):
         import polars
 
         low, high = (polars.lit(in_python(self.name, each)) for each in (self.low, self.high))
-        return polars.col(self.name).is_between(low, high)
+        return polars_column(self.name, self.low, self.high).is_between(low, high)
 
     def arrow(self) -> pyarrow.dataset.Expression:
         return self._both().arrow()
@@ -183,9 +194,8 @@ class In(Predicate):
         return f"{SQL_NAMES.get(self.name, self.name)} IN ({values})"
 
     def polars(self) -> polars.Expr:
-        import polars
-
-        return polars.col(self.name).is_in([in_python(self.name, each) for each in self.values])
+        column = polars_column(self.name, *self.values)
+        return column.is_in([in_python(self.name, each) for each in self.values])
 
     def arrow(self) -> pyarrow.dataset.Expression:
         import pyarrow
