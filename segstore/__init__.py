@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.transfer.methods import transfer_methods
     from segstore.tables.polars import scan_polars
+    from segstore.tables.dataset import dataset
 
 __all__ = [
     "AcknowledgeType",
@@ -122,6 +123,7 @@ __all__ = [
     "check",
     "copy",
     "cut_records",
+    "dataset",
     "end_mirror",
     "errors",
     "follow",
@@ -189,8 +191,9 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.scans.topic_scan": ("TopicRecord", "TopicScan"),
     "segstore.storage.transfer.methods": ("transfer_methods",),
     "segstore.tables.polars": ("scan_polars",),
+    "segstore.tables.dataset": ("dataset",),
 }
-_ROOMS = ("config", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
+_ROOMS = ("config", "duckdb", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
 """The rooms that the engine is made of: `segstore.files.Files` needs no import but `import segstore`."""
 _MODULES = {
     **{name: module for module, names in _WHEN_ASKED_FOR.items() for name in names},

@@ -1,1 +1,157 @@
-"""`segstore.duckdb`: topics as views of a DuckDB connection. Nothing is on disk. Threads: any."""
+"""`segstore.duckdb`: topics as views of a DuckDB connection. Nothing is on disk.
+
+Threads: any, one at a time for a connection, as DuckDB has it; its queries read in threads of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from segstore.errors import InvalidArgumentError, InvalidTypeError, MissingPackageError, Needing
+from segstore.storage.meta.topics import check_there
+from segstore.storage.store.store import Store
+from segstore.tables.source import opened
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from segstore.tables.topic_dataset import TopicDataset
+
+OLDEST = "1.4.2"
+"""The oldest version of DuckDB that is tested."""
+
+
+def attach(
+    connection: duckdb.DuckDBPyConnection,
+    store_or_path: Store | str | os.PathLike[str],
+    *,
+    topics: Collection[str] | Mapping[str, str] | None = None,
+    values: Any = None,
+    isolation_level: str = "read_uncommitted",
+    check_crcs: bool = True,
+) -> list[str]:
+    """Make a view of each topic for a connection of DuckDB, or for the module `duckdb`, which has one itself;
+    return the names of the views. Each query reads what is in the topic then; a directory is opened to read
+    for each query, beside a writer too. For topics that were made later, attach again: views that were made
+    before are replaced.
+
+    `topics` are those to attach, or the names of views with the topics they show: {"arrivals": "flights-2"}.
+    By default these are all, each by its own name (SQL has names with "." or "-" in double quotes), but
+    internal topics, such as __consumer_offsets, which Kafka's tools do not list either unless asked for.
+    `values`, of `segstore.dataset`, is for all topics, or a dict by topic. So are `isolation_level` and
+    `check_crcs`, for all.
+
+    The views are temporary: a database in a file has nothing of them, so that one which is read only has them
+    too. Like other temporary views, a cursor of the connection does not have them: attach to the cursor.
+
+    Raises MissingPackageError without duckdb and pyarrow, or with a DuckDB before 1.4.2;
+    UnknownTopicOrPartitionError; InvalidArgumentError for a name that a table has, or that two topics have
+    but for upper and lower case, which are one name to DuckDB; and as `segstore.dataset`. Queries raise
+    DuckDB's errors, with the messages of ours.
+    """
+    with Needing("duckdb", "segstore.duckdb.attach"):
+        import duckdb
+    with Needing("pyarrow", "segstore.duckdb.attach"):
+        import pyarrow  # noqa: F401
+    _check_version(duckdb.__version__)
+    given: object = connection
+    if given is not duckdb and not isinstance(given, duckdb.DuckDBPyConnection):
+        raise InvalidTypeError(f"connection={connection!r}: must be a connection of DuckDB")
+    views = _views(store_or_path, topics)
+    _check_names(connection, views)
+    terms = {"isolation_level": isolation_level, "check_crcs": check_crcs}
+    decoded = _by_topic(values, views.values())
+    in_ms = _release(duckdb.__version__) >= (2,)
+    found = {
+        view: _dataset(store_or_path, topic, decoded.get(topic), in_ms, terms)
+        for view, topic in views.items()
+    }
+    for view, each in found.items():
+        connection.register(view, each)
+    return list(found)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, without those of a build: 1.5.0 of "1.5.0.dev3"."""
+    return tuple(int(each) for each in version.split(".")[:3] if each.isdecimal())
+
+
+def _check_version(version: str) -> None:
+    if _release(version) < _release(OLDEST):
+        raise MissingPackageError(
+            f"segstore.duckdb.attach needs duckdb {OLDEST} or newer, and {version} is installed:"
+            " pip install --upgrade duckdb",
+            name="duckdb",
+        )
+
+
+def _views(
+    store_or_path: Store | str | os.PathLike[str], topics: Collection[str] | Mapping[str, str] | None
+) -> dict[str, str]:
+    """Return the topics of the views, by the views' names."""
+    with opened(store_or_path) as store:
+        known = store.topics()
+    if topics is None:
+        return {name: name for name, info in known.items() if not info.internal}
+    if isinstance(topics, (str, bytes)):
+        raise InvalidTypeError(f"topics={topics!r}: must be a list of topics, or a dict of them by view")
+    views = dict(topics) if isinstance(topics, Mapping) else {each: each for each in topics}
+    for topic in views.values():
+        check_there(known, topic)
+    return views
+
+
+def _check_names(connection: duckdb.DuckDBPyConnection, views: Mapping[str, str]) -> None:
+    """Raise InvalidArgumentError if two views, or a view and a table, would have one name to DuckDB."""
+    named: defaultdict[str, list[str]] = defaultdict(list)
+    for view in views:
+        named[view.lower()].append(view)
+    hint = "give other names by topics={'name of the view': 'topic'}"
+    for alike in named.values():
+        if len(alike) > 1:
+            raise InvalidArgumentError(f"views {alike!r}: one name to DuckDB; {hint}")
+    taken = connection.sql(_TABLES).fetchall() if named else []
+    for (name,) in taken:
+        if name.lower() in named:
+            raise InvalidArgumentError(
+                f"view {name!r}: the database has a table or view of that name; {hint}"
+            )
+
+
+_TABLES = """
+    select table_name from duckdb_tables() where not temporary and in_search_path(database_name, schema_name)
+    union all
+    select view_name from duckdb_views()
+    where not temporary and not internal and in_search_path(database_name, schema_name)
+"""
+"""What a temporary view would hide. Of temporary ones DuckDB itself refuses a second one."""
+
+
+def _by_topic(values: Any, topics: Collection[str]) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        return dict.fromkeys(topics, values)
+    for topic in values:
+        if topic not in topics:
+            raise InvalidArgumentError(f"values for {topic!r}: topics are {', '.join(sorted(topics))}")
+    return dict(values)
+
+
+def _dataset(
+    store_or_path: Store | str | os.PathLike[str],
+    topic: str,
+    values: Any,
+    in_ms: bool,
+    terms: Mapping[str, Any],
+) -> TopicDataset:
+    from segstore.tables.microseconds import MicrosecondTable
+    from segstore.tables.table import Table, table_of
+    from segstore.tables.topic_dataset import TopicDataset
+
+    def table() -> Table:
+        found = table_of(store_or_path, topic, values, **terms)
+        return found if in_ms else MicrosecondTable(found)
+
+    return TopicDataset(table(), table)

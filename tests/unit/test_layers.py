@@ -71,6 +71,8 @@ ON_DEMAND = {
 IMPORTED_ON_DEMAND = {
     *("records.arrow", "records.arrow_columns", "records.arrow_table", "storage.scans.columns"),
     *("tables.polars_bounds", "tables.polars_frames", "tables.table"),
+    *("records.arrow", "storage.scans.columns", "tables.table", "tables.expressions"),
+    *("tables.expression_bounds", "tables.topic_dataset", "tables.microseconds"),
 }
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 

@@ -1,0 +1,109 @@
+"""Arrow's `Expression`s as sequences of elements, in which they can be looked at. Nothing is on disk.
+
+pyarrow shows no part of an expression; it serializes one, for pickle, to a record batch, whose columns are
+the literals and options, and whose metadata list the elements in order. pyarrow 18 to 26 do so alike.
+
+Functions without state: safe from any thread. It imports pyarrow, and is imported only when a table is asked
+for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class Element(NamedTuple):
+    """`kind` "call" begins a call of the function `name`, whose arguments follow, and "end" ends it;
+    "field_ref" is a column. "nested_field_ref" comes before the columns of a path; `name` is their number.
+    "literal" and "options", those of the call, have a `value`.
+    """
+
+    kind: str
+    name: str
+    value: Any = None
+
+
+def elements(expression: pc.Expression) -> list[Element] | None:
+    """Return the elements of an expression; None if Arrow can't serialize it."""
+    try:
+        (serialized,) = expression.__reduce__()[1]
+        batch = pa.ipc.open_file(serialized).get_batch(0)
+    except pa.ArrowException:
+        return None
+    with_value = ("literal", "options")
+    return [
+        Element(kind, name, batch.column(int(name))[0] if kind in with_value else None)
+        for kind, name in _metadata(batch.schema)
+    ]
+
+
+def names_of(expressions: Iterable[pc.Expression]) -> set[str] | None:
+    """Return the columns that some expressions name; None if that can't be seen."""
+    found: set[str] = set()
+    for each in expressions:
+        parts = elements(each)
+        if parts is None:
+            return None
+        at = 0
+        while at < len(parts):
+            kind, name, _ = parts[at]
+            if kind == "nested_field_ref":  # the first one is the column, the others are fields within it
+                found.add(parts[at + 1].name)
+                at += int(name)
+            elif kind == "field_ref":
+                found.add(name)
+            at += 1
+    return found
+
+
+class _ArrowSchema(ctypes.Structure):
+    """Arrow's C data interface: a schema."""
+
+    _fields_ = (
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", ctypes.c_void_p),
+        ("flags", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    )
+
+
+def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return all pairs of a schema's metadata: `Schema.metadata` has one of each key."""
+    exported = _ArrowSchema()
+    place = ctypes.addressof(exported)
+    schema._export_to_c(place)
+    try:
+        return _pairs(exported.metadata)
+    finally:
+        pa.Schema._import_from_c(place)  # which releases it
+
+
+def _pairs(address: int | None) -> list[tuple[str, str]]:
+    """Read the number of pairs, then for each the lengths and bytes of key and value."""
+    if address is None:
+        return []
+
+    def number() -> int:
+        nonlocal address
+        found = ctypes.c_int32.from_address(address).value
+        address += 4
+        return found
+
+    def text() -> str:
+        nonlocal address
+        length = number()
+        found = ctypes.string_at(address, length)
+        address += length
+        return found.decode()
+
+    return [(text(), text()) for _ in range(number())]
