@@ -46,7 +46,7 @@ class Chunk:
     values: Any
     keys: Any = None
     timestamps: list[int | None] | Any = None
-    headers: list[list[tuple[str, bytes | None]]] | None = None
+    headers: list[list[tuple[str, bytes | None]]] | Any = None
     partitions: list[int | None] | None = None
 
     def __len__(self) -> int:
@@ -208,7 +208,6 @@ def _add_record(chunk: Chunk, fields: dict[str, Any]) -> None:
 
 
 def _add_rest(chunk: Chunk, headers: list[tuple[str, bytes | None]], partition: int | None) -> None:
-    assert chunk.headers is not None
     assert chunk.partitions is not None
     chunk.headers.append(headers)
     chunk.partitions.append(partition)

@@ -100,7 +100,7 @@ def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
         values,
         None if key is None else _binary(key),
         None if stamp is None else _milliseconds(stamp),
-        None if headers is None else [_headers(held) for held in headers.to_pylist()],
+        None if headers is None else _headers(headers),
         None if partition is None else partition.to_pylist(),
     )
 
@@ -124,9 +124,16 @@ def _milliseconds(column: Any) -> list[int | None]:
     return stamps
 
 
-def _headers(headers: Any) -> list[tuple[str, bytes | None]]:
-    pairs = [tuple(h.values()) if isinstance(h, dict) else h for h in headers or []]
-    return [(name, v if isinstance(v, bytes) else as_bytes(v)) for name, v in pairs]
+def _headers(column: Any) -> Any:
+    """Return headers as `export` writes them; a producer of the file may have other lists, or maps."""
+    import pyarrow
+
+    from segstore.records.arrow import HEADER_TYPE
+
+    try:
+        return column.cast(HEADER_TYPE)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"column headers is {column.type}, must be {HEADER_TYPE}: {error}") from error
 
 
 def _text(value: Any) -> str:

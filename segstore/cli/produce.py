@@ -87,8 +87,14 @@ class Router:
             if keys is not None and (not isinstance(keys, list) or any(k is not None for k in keys))
             else None,
             timestamps=_stamps(_take(chunk.timestamps, rows)),
-            headers=headers if headers and any(headers) else None,
+            headers=headers if _has_headers(headers) else None,
         )
+
+
+def _has_headers(column: Any) -> bool:
+    if column is None or isinstance(column, list):
+        return any(column or ())
+    return bool(column.null_count < len(column))
 
 
 def _objects(column: Any) -> list[bytes | None]:

@@ -18,6 +18,7 @@ from segstore.cli.places.cluster_offsets import ClusterLog
 from segstore.cli.places.refusals import Refusals
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError, copy_of
+from segstore.records import as_headers
 from segstore.records.records import Record
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class ClusterAppends:
     def append(self, partition: int, values: Any, keys: Any, timestamps: Any, headers: Any) -> None:
         produce, topic = self._producer.produce, self._topic
         for value, key, stamp, held in zip(
-            _cells(values), _cells(keys), _stamps(timestamps), headers or repeat(None), strict=False
+            _cells(values), _cells(keys), _stamps(timestamps), _headers(headers), strict=False
         ):
             size = len(value or b"") + len(key or b"")
 
@@ -137,6 +138,16 @@ def _stamps(timestamps: list[int] | None) -> Iterable[int]:
         wrong = next(each for each in timestamps if each <= 0)
         raise InvalidArgumentError(f"timestamp {wrong}: with --bootstrap a time must lie after 1970 began")
     return timestamps
+
+
+def _headers(column: Any) -> Iterable[Sequence[tuple[str, bytes | None]] | None]:
+    """Return the headers of each record; of an arrow column too. Raises InvalidTypeError,
+    InvalidArgumentError.
+    """
+    if column is None or isinstance(column, list):
+        return column or repeat(None)
+    as_headers(column)
+    return ([(h["key"], h["value"]) for h in each or ()] for each in column.to_pylist())
 
 
 # --- reading ----------------------------------------------------------------------------------
