@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from segstore.storage.store.store import Store
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.transfer.methods import transfer_methods
-    from segstore.tables.polars import scan_polars
     from segstore.tables.dataset import dataset
+    from segstore.tables.polars import scan_polars
 
 __all__ = [
     "AcknowledgeType",

@@ -204,20 +204,22 @@ def pip_install(*packages: str) -> str:
 
 class Needing:
     """A block that imports `package`, a name of the index. Raises MissingPackageError if it is not installed,
-    whose message says that `what` needs it.
+    whose message says that `what` needs it. `module` is the package's top module, if it has another name.
 
     It is no generator of `contextmanager`: see `segstore.storage.context.OsErrors`.
     """
 
-    def __init__(self, package: str, what: str) -> None:
+    def __init__(self, package: str, what: str, module: str | None = None) -> None:
         self._package, self._what = package, what
+        self._module = module or package.replace("-", "_")
 
     def __enter__(self) -> None:
         """Nothing is to be done."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        module = self._package.replace("-", "_")
-        if isinstance(error, ImportError) and (not error.name or error.name.partition(".")[0] == module):
+        if isinstance(error, ImportError) and (
+            not error.name or error.name.partition(".")[0] == self._module
+        ):
             raise MissingPackageError.of(self._what, self._package) from error
 
 
@@ -561,15 +563,17 @@ class NoOffsetForPartitionError(SegstoreError):
 
 class RecordDeserializationError(SerializationError):
     """A deserializer failed for the bytes of a record. The error has `topic`, `partition`, `offset` and
-    `origin` ("key" or "value"). A consumer goes on behind the record after `seek(partition, offset + 1)`.
+    `origin` ("key" or "value"). A consumer goes on behind the record after `seek(partition, offset + 1)`, a
+    table with another `on_bad`.
     """
 
-    def __init__(self, topic: str, partition: int, offset: int, origin: str, reason: str) -> None:
+    def __init__(
+        self, topic: str, partition: int, offset: int, origin: str, reason: str, way_out: str = ""
+    ) -> None:
         self.topic, self.partition, self.offset, self.origin = topic, partition, offset, origin
         where = f"{topic}-{partition}, offset {offset}"
-        super().__init__(
-            f"{where}: its {origin} can't be deserialized: {reason} (seek to {offset + 1} to pass it by)"
-        )
+        passed = way_out or f"seek to {offset + 1} to pass it by"
+        super().__init__(f"{where}: its {origin} can't be deserialized: {reason} ({passed})")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

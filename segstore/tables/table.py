@@ -12,36 +12,92 @@ from typing import Any
 
 import pyarrow as pa
 
+from segstore.config import arguments
 from segstore.errors import InvalidArgumentError
 from segstore.storage.scans.bounds import ALL, Bounds
 from segstore.storage.scans.columns import TOPIC_SCHEMA
 from segstore.storage.store.store import Store
 
 from .source import Source
+from .typed_columns import ON_BAD, TypedColumns
+from .values.choice import decoder_of
+from .values.decoding import VALUE
+
+SAMPLE = 1000
+"""Values that a schema is inferred from."""
 
 
 class Table:
-    """What `scan_polars`, `dataset` and `segstore.duckdb` read. `schema` has the columns."""
+    """What `scan_polars`, `dataset` and `segstore.duckdb` read. `schema` has the columns.
 
-    def __init__(self, source: Source) -> None:
+    `values` says how values are decoded: None (not at all), "json", "avro", "protobuf", a pyarrow.Schema
+    (JSON with these columns), or a callable, see `values.function`. `value_schema`: for "avro" a schema (dict
+    or JSON text), or a mapping or callable from ids in Confluent's prefix to schemas; for "protobuf" a
+    message class or descriptor; for "json" a pyarrow.Schema, or None: it is inferred from the first 1000
+    values, and stays. A null value has nulls in the decoded columns. A value that can't be decoded is bad:
+    `on_bad` is "error" (RecordDeserializationError), "null" (nulls in all of them) or "column" (that, and the
+    reason in a column `value_error`). `value_prefix` is put before the names of an object's fields.
+
+    Raises InvalidArgumentError, InvalidTypeError, MissingPackageError.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        values: Any = None,
+        value_schema: Any = None,
+        on_bad: str = "error",
+        value_prefix: str = "",
+    ) -> None:
         self.source = source
-        self.schema: pa.Schema = TOPIC_SCHEMA
+        arguments.one_of("on_bad", on_bad, ON_BAD)
+        decoder = decoder_of(values, value_schema, self._first_values)
+        self._typed = None if decoder is None else TypedColumns(decoder, on_bad, value_prefix)
+        self.schema: pa.Schema = TOPIC_SCHEMA if self._typed is None else self._typed.schema
 
     def batches(self, columns: Sequence[str] | None = None, bounds: Bounds = ALL) -> Iterator[pa.RecordBatch]:
         """Yield the records that there are now as record batches of these columns, by default of all: those
         within `bounds`, and perhaps others. A store that is opened for it is closed at the end, also where
-        the iterator is closed or dropped before.
+        the iterator is closed or dropped before. Values are read only if a decoded column is asked for.
+        Raises RecordDeserializationError.
         """
+        wanted = self.schema.names if columns is None else list(columns)
+        for name in wanted:
+            if name not in self.schema.names:
+                raise InvalidArgumentError(f"column {name!r}: allowed are {', '.join(self.schema.names)}")
+        typed = self._typed
+        stored = wanted if typed is None else typed.stored(wanted)
         with self.source.scanned() as scan:
-            yield from scan.batches(self.schema.names if columns is None else columns, bounds)
+            if typed is None or VALUE not in stored:
+                yield from scan.batches(stored, bounds)
+                return
+            for batch in scan.batches(stored, bounds):
+                yield typed.batch(self.source.topic, batch, wanted)
+
+    def _first_values(self) -> pa.Array:
+        """Return the topic's first values that are not null."""
+        found, count = [], 0
+        with self.source.scanned() as scan:
+            for batch in scan.batches([VALUE]):
+                values = batch.column(0).drop_null()[: SAMPLE - count]
+                found.append(values)
+                count += len(values)
+                if count == SAMPLE:
+                    break
+        return pa.concat_arrays(found) if found else pa.array([], pa.binary())
 
 
 def table_of(
-    store_or_path: Store | str | os.PathLike[str], topic: str, values: Any = None, **terms: Any
+    store_or_path: Store | str | os.PathLike[str],
+    topic: str,
+    values: Any = None,
+    *,
+    value_schema: Any = None,
+    on_bad: str = "error",
+    value_prefix: str = "",
+    **terms: Any,
 ) -> Table:
-    """Return a topic's table; `terms` are those of `Store.scan`, whose errors are raised. Raises
-    InvalidArgumentError for other `values` than None.
+    """Return a topic as a table: `terms` as `Store.scan` takes them, the others as `Table` does, and the
+    errors of both.
     """
-    if values is not None:
-        raise InvalidArgumentError(f"values={values!r}: must be None")
-    return Table(Source(store_or_path, topic, **terms))
+    return Table(Source(store_or_path, topic, **terms), values, value_schema, on_bad, value_prefix)

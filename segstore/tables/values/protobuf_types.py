@@ -1,0 +1,133 @@
+"""Arrow types of Protobuf descriptors, and the values of messages as Arrow takes them.
+
+A field with presence (optional, of a oneof, a message) that is not set is null; one without has its default.
+Enums are their names, a number without a name its digits. Wrappers are what they wrap. Timestamps and
+durations have microseconds: their range has no room for nanoseconds. Struct, Value and ListValue are JSON. A
+message that has itself as a part is there as its bytes, within itself.
+
+Nothing is on disk. Functions without state: safe from any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from google.protobuf import json_format
+
+PACKAGE = "google.protobuf."
+WRAPPERS = {
+    f"{PACKAGE}{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
+JSON = {f"{PACKAGE}{name}" for name in ("Struct", "Value", "ListValue")}
+
+Of = Callable[[Any], Any]
+
+
+class Kind(NamedTuple):
+    """An Arrow type, and what its values are made by from those of a message, None if they stay the same."""
+
+    type: pa.DataType
+    of: Of | None = None
+
+
+class Field(NamedTuple):
+    """A field of a message: its name, its type, and what gets its value from a message."""
+
+    name: str
+    type: pa.DataType
+    of: Of
+
+
+def fields(message: Any, within: tuple[Any, ...] = ()) -> list[Field]:
+    """Return the fields of a message's descriptor."""
+    return [_field(each, (*within, message)) for each in message.fields]
+
+
+def is_repeated(field: Any) -> bool:
+    """Return whether a field is repeated: newer versions of protobuf warn of `label`."""
+    known = getattr(field, "is_repeated", None)
+    return bool(field.label == field.LABEL_REPEATED if known is None else known)
+
+
+def is_map(field: Any) -> bool:
+    """Return whether a field is a map."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _field(field: Any, within: tuple[Any, ...]) -> Field:
+    name = field.name
+    if is_map(field):
+        key, value = (_kind(each, within) for each in field.message_type.fields)
+        change = value.of or (lambda value: value)
+        pairs = lambda message: [(key, change(each)) for key, each in getattr(message, name).items()]  # noqa: E731
+        return Field(name, pa.map_(key.type, value.type), pairs)
+    kind = _kind(field, within)
+    if is_repeated(field):
+        return Field(name, pa.list_(kind.type), _items(name, kind.of))
+    return Field(name, kind.type, _set(name, kind.of) if field.has_presence else _always(name, kind.of))
+
+
+def _items(name: str, change: Of | None) -> Of:
+    if change is None:
+        return lambda message: list(getattr(message, name))
+    return lambda message: [change(each) for each in getattr(message, name)]
+
+
+def _set(name: str, change: Of | None) -> Of:
+    if change is None:
+        return lambda message: getattr(message, name) if message.HasField(name) else None
+    return lambda message: change(getattr(message, name)) if message.HasField(name) else None
+
+
+def _always(name: str, change: Of | None) -> Of:
+    if change is None:
+        return lambda message: getattr(message, name)
+    return lambda message: change(getattr(message, name))
+
+
+def _kind(field: Any, within: tuple[Any, ...]) -> Kind:
+    if field.message_type is not None:
+        return _message(field.message_type, within)
+    if field.enum_type is not None:
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}
+        return Kind(pa.string(), lambda number: names.get(number) or str(number))
+    if field.type in (field.TYPE_BYTES, field.TYPE_STRING):
+        return Kind(pa.binary() if field.type == field.TYPE_BYTES else pa.string())
+    return Kind(
+        {
+            field.CPPTYPE_BOOL: pa.bool_(),
+            field.CPPTYPE_DOUBLE: pa.float64(),
+            field.CPPTYPE_FLOAT: pa.float32(),
+            field.CPPTYPE_INT32: pa.int32(),
+            field.CPPTYPE_INT64: pa.int64(),
+            field.CPPTYPE_UINT32: pa.uint32(),
+            field.CPPTYPE_UINT64: pa.uint64(),
+        }[field.cpp_type]
+    )
+
+
+def _message(message: Any, within: tuple[Any, ...]) -> Kind:
+    name = message.full_name
+    if name in WRAPPERS:
+        return Kind(_kind(message.fields[0], within).type, lambda value: value.value)
+    if name == f"{PACKAGE}Timestamp":
+        return Kind(pa.timestamp("us", "UTC"), lambda value: value.seconds * 1_000_000 + value.nanos // 1000)
+    if name == f"{PACKAGE}Duration":
+        return Kind(pa.duration("us"), lambda value: value.seconds * 1_000_000 + int(value.nanos / 1000))
+    if name in JSON:
+        return Kind(pa.string(), _json)
+    if message in within:
+        return Kind(pa.binary(), lambda value: value.SerializeToString(deterministic=True))
+    parts = fields(message, within)
+    return Kind(
+        pa.struct([(each.name, each.type) for each in parts]),
+        lambda value: {each.name: each.of(value) for each in parts},
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(json_format.MessageToDict(value), ensure_ascii=False)

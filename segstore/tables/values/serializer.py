@@ -1,0 +1,104 @@
+"""`Serializer`: rows as the bytes of values, which the decoder of the same name gives back.
+
+Nothing is on disk. Threads: any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from segstore.errors import InvalidArgumentError, Needing, SerializationError
+
+from .confluent import prefix
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Encode = Callable[[Any], bytes]
+
+
+class Serializer:
+    """A callable that makes a row bytes, and None None: `value_serializer` of a Producer. Raises
+    SerializationError.
+    """
+
+    def __init__(self, name: str, encode: Encode) -> None:
+        self._name, self._encode = name, encode
+
+    def __repr__(self) -> str:
+        return f"<serializer of {self._name}>"
+
+    def __call__(self, row: Any) -> bytes | None:
+        if row is None:
+            return None
+        try:
+            return self._encode(row)
+        except SerializationError:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise SerializationError(f"{row!r:.80} can't be serialized as {self._name}: {said}") from error
+
+    def column(self, rows: Any) -> pyarrow.Array:
+        """Return the values of many rows as a column that `append_batch` takes: `rows` is a list of rows, or
+        a pyarrow Array, ChunkedArray, RecordBatch or Table. Raises SerializationError.
+        """
+        with Needing("pyarrow", "a column of values"):
+            import pyarrow
+        given: Iterable[Any] = rows.to_pylist() if hasattr(rows, "to_pylist") else rows
+        return pyarrow.array([self(row) for row in given], pyarrow.binary())
+
+
+def serializer(name: str, value_schema: Any = None, *, schema_id: int | None = None) -> Serializer:
+    """Return what makes rows values: "json", "avro" (`value_schema`: a schema) or "protobuf" (a message class
+    or descriptor). Rows are dicts as a table's `to_pylist` gives them, or other values if the schema is of
+    such. `schema_id` is put before each value, in Confluent's format.
+
+    Raises InvalidArgumentError, MissingPackageError.
+    """
+    if name not in _NAMED:
+        raise InvalidArgumentError(f"serializer {name!r}: must be one of {', '.join(_NAMED)}")
+    if schema_id is not None and (not isinstance(schema_id, int) or not 0 < schema_id < 1 << 31):
+        raise InvalidArgumentError(f"schema_id={schema_id!r}: must be an int from 1 to 2147483647")
+    before = b"" if schema_id is None else prefix(schema_id)
+    return Serializer(name, _NAMED[name](value_schema, before))
+
+
+def _json(schema: Any, before: bytes) -> Encode:
+    if schema is not None:
+        raise InvalidArgumentError("JSON is written without value_schema")
+    made = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain)
+    return lambda row: before + made.encode(row).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return what stands for a value in JSON: bytes are text, dates and times ISO 8601."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, date | datetime | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no type of JSON")
+
+
+def _avro(schema: Any, before: bytes) -> Encode:
+    with Needing("fastavro", "a serializer of Avro"):
+        from .avro_writer import encoder
+
+    return encoder(schema, before)
+
+
+def _protobuf(schema: Any, before: bytes) -> Encode:
+    with Needing("protobuf", "a serializer of Protobuf", "google"):
+        from .protobuf_writer import encoder
+
+    return encoder(schema, before)
+
+
+_NAMED: dict[str, Callable[[Any, bytes], Encode]] = {"json": _json, "avro": _avro, "protobuf": _protobuf}
