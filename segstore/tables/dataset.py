@@ -44,7 +44,7 @@ def dataset(
     with Needing("pyarrow", "segstore.dataset"):
         from .table import table_of
         from .topic_dataset import TopicDataset
-    terms = {
+    terms: dict[str, Any] = {
         "partitions": partitions,
         "start": start,
         "end": end,

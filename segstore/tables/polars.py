@@ -56,7 +56,7 @@ def scan_polars(
     with Needing("pyarrow", "scan_polars"):
         from segstore.tables.polars_frames import TopicFrames
         from segstore.tables.table import table_of
-    terms = {
+    terms: dict[str, Any] = {
         "partitions": partitions,
         "start": start,
         "end": end,

@@ -64,7 +64,7 @@ def pairs_of(headers: Any) -> Any:
     return None if headers is None else tuple((each["key"], each["value"]) for each in headers)
 
 
-def _exact(table: pa.Table, columns: Sequence[str]) -> Answer:
+def exact(table: pa.Table, columns: Sequence[str]) -> Answer:
     """Return rows of a table that must have the columns of a topic, with their very types."""
     assert table.schema.names == list(columns), table.schema.names
     for name in columns:
@@ -105,7 +105,7 @@ def scan_table(place: Place, query: Query) -> Answer:
     names = needed(query)
     with place.opened() as store:
         scan = store.scan(place.topic, **query.terms.given())
-        return finished(_exact(scan.to_arrow(names), names), names, query)
+        return finished(exact(scan.to_arrow(names), names), names, query)
 
 
 def scan_columns(place: Place, query: Query) -> Answer:
@@ -114,7 +114,7 @@ def scan_columns(place: Place, query: Query) -> Answer:
     with place.opened() as store:
         scan = store.scan(place.topic, columns=names, **query.terms.given())
         assert scan.schema.names == names
-        return finished(_exact(scan.to_arrow(), names), names, query)
+        return finished(exact(scan.to_arrow(), names), names, query)
 
 
 def scan_stream(place: Place, query: Query) -> Answer:
@@ -122,7 +122,7 @@ def scan_stream(place: Place, query: Query) -> Answer:
     with place.opened() as store:
         scan = store.scan(place.topic, columns=names, **query.terms.given())
         table = pa.RecordBatchReader.from_stream(scan).read_all()
-    return finished(_exact(table, names), names, query)
+    return finished(exact(table, names), names, query)
 
 
 def scan_twice(place: Place, query: Query) -> Answer:
@@ -133,7 +133,7 @@ def scan_twice(place: Place, query: Query) -> Answer:
         next(scan.batches(), None)
         first = scan.to_arrow()
         assert scan.to_arrow().equals(first)
-        return finished(_exact(first, names), names, query)
+        return finished(exact(first, names), names, query)
 
 
 def scan_records(place: Place, query: Query) -> Answer:
@@ -151,7 +151,7 @@ def scan_pandas(place: Place, query: Query) -> Answer:
     if not names:
         return finished([()] * len(frame), names, query)
     back = pa.Table.from_pandas(frame, table.schema, preserve_index=False)
-    return finished(_exact(back, names), names, query)
+    return finished(exact(back, names), names, query)
 
 
 def scan_bounded(place: Place, query: Query) -> Answer:
@@ -171,7 +171,7 @@ def table_bounded(place: Place, query: Query) -> Answer:
 def _of_batches(batches: Sequence[pa.RecordBatch], query: Query) -> Answer:
     answer: Answer = []
     for batch in batches:
-        answer += _exact(pa.Table.from_batches([batch]), query.columns)
+        answer += exact(pa.Table.from_batches([batch]), query.columns)
     return answer
 
 

@@ -10,7 +10,7 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from plain_rows import (
     wrong_with_bounded,
 )
 from predicates import Draw
-from query_engines import QUERIES, Kept
+from query_engines import QUERIES, WHOLE, Kept
 from table_engines import BOUNDED, SCANS, Engine, Place
 
 import segstore
@@ -54,13 +54,14 @@ class Game:
         """Raises Wrong."""
         replicated = self._rng.random() < 0.15
         path = self._root / "store"
-        with _quiet(), DrawnTable(path, self._rng, replicated) as table, ExitStack() as stack:
-            kept = stack.enter_context(Kept())
-            for number in range(ROUNDS):
-                for _ in range(STEPS):
-                    table.step()
-                with places(table) as found:
-                    self._ask(number, table, found, kept)
+        with _quiet(), DrawnTable(path, self._rng, replicated) as table:
+            of = Place("its own place", table.store if replicated else str(path), TOPIC)
+            with closing(Kept(of)) as kept:
+                for number in range(ROUNDS):
+                    for _ in range(STEPS):
+                        table.step()
+                    with places(table) as found:
+                        self._ask(number, table, found, kept)
         for each in table.paths:
             findings = [str(finding) for finding in segstore.check(each)]
             if findings:
@@ -71,11 +72,11 @@ class Game:
         parts = parts_of(table.store, TOPIC, table.aborted)
         for _ in range(QUESTIONS):
             terms = draw_terms(self._rng, parts)
-            rows = rows_within(parts, terms)
-            query = draw_query(self._rng, rows)._replace(terms=terms)
+            drawn = draw_query(self._rng, rows_within(parts, terms))
             for name, engine in self._drawn(kept):
                 place = self._rng.choice(found)
-                wrong = self._answered(name, engine, place, query, rows)
+                query = drawn._replace(terms=_taken(terms, name, kept))
+                wrong = self._answered(name, engine, place, query, rows_within(parts, query.terms))
                 if wrong is not None:
                     told = f"seed {self.seed}, round {number}: {name}, {place.name}: {query}"
                     raise Wrong(f"{told}\n{wrong}\n{_told(table, parts)}")
@@ -97,6 +98,13 @@ class Game:
         if name in BOUNDED:
             return wrong_with_bounded(answer, rows, query)
         return wrong_with(answer, rows, query, ordered=name in SCANS)
+
+
+def _taken(terms: Terms, name: str, kept: Kept) -> Terms:
+    """Return what an engine takes of the terms."""
+    if name in WHOLE:
+        return Terms(isolation_level=terms.isolation_level)
+    return Terms() if name in kept.queries else terms
 
 
 def _told(table: DrawnTable, parts: Parts) -> str:
