@@ -54,6 +54,7 @@ SOURCES = (
     "share_sync.c",
     "staging.c",
     "stretch.c",
+    "table.c",
     "tail.c",
     "times.c",
     "transfer.c",
@@ -87,6 +88,7 @@ CONTRACT = (
     "transfer",
     "exchange",
     "zerocopy",
+    "table",
     "staging",
     "cleaner",
 )

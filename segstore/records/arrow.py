@@ -176,9 +176,14 @@ def _int64s(array: NDArray[np.int64]) -> Any:
 
 def _headers(records: Rows) -> pa.Array:
     n = len(records)
-    if not records.headers.present or not n:
+    return header_array(n, records.headers if records.headers.present and n else None)
+
+
+def header_array(n: int, headers: HeaderColumn | None) -> pa.Array:
+    """Return the array of HEADER_TYPE of `n` records; None: no record has a header."""
+    if headers is None:
         return beginning(_no_headers, n)
-    counts, names, values = records.headers.flat()
+    counts, names, values = headers.flat()
     offsets = np.zeros(n + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     pairs = pa.StructArray.from_arrays([_names(names), gather(values)], fields=list(HEADER_TYPE.value_type))

@@ -227,11 +227,11 @@ def decode(
     elif is_old(batches):
         return _old(buf, batches, where, position, next_offset, limit, from_offset, most)
     else:
-        arena, starts, sizes = _arena(buf, batches, where, position, limit, most)
+        arena, starts, sizes = plain_records(buf, batches, where, position, limit, most)
         if len(starts) < n:
             n = len(starts)
             batches, next_offset = batches[:n], headers[n - 1].last_offset + 1
-        counts = _counts(batches, sizes, where)
+        counts = checked_counts(batches, sizes, where)
         pointers = held("int64_t *", starts), held("int64_t *", sizes)
         arguments = (*pointers, n, int(counts.sum()))
     count = arguments[3]
@@ -248,7 +248,7 @@ def decode(
         out,
     )  # fmt: skip
     if done != count:
-        corrupt(where, batches[out.fault_batch], f"{_reason(done)} (record {out.fault_record})")
+        corrupt(where, batches[out.fault_batch], f"{fault_reason(done)} (record {out.fault_record})")
     with_headers = out.with_headers > 0
     _unused.append(scratch)
     if count and from_offset > matrix.item(OFFSET, 0) and (skip := first_at(matrix, from_offset)):
@@ -346,7 +346,7 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
     return None if codecs & CODEC_MASK else (at, lens, n, count)
 
 
-def _arena(
+def plain_records(
     buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
     """Return the plain records of all batches in one piece of memory, where each batch's records lie in it,
@@ -359,7 +359,7 @@ def _arena(
     return buf if type(buf) is bytes else bytes(buf), starts, sizes
 
 
-def _counts(batches: NDArray[np.void], sizes: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+def checked_counts(batches: NDArray[np.void], sizes: NDArray[np.int64], where: str) -> NDArray[np.int64]:
     """Return the record count of each batch. A count that the batch has no bytes for is an error, and gets no
     memory.
     """
@@ -371,7 +371,8 @@ def _counts(batches: NDArray[np.void], sizes: NDArray[np.int64], where: str) -> 
     return counts
 
 
-def _reason(code: int) -> str:
+def fault_reason(code: int) -> str:
+    """Return why records can't be decoded, by an answer of C (SEG_E_*)."""
     return _DECODE_REASONS.get(code, f"its records can't be decoded ({code})")
 
 

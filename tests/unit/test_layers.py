@@ -78,6 +78,10 @@ IMPORTED_ON_DEMAND = {
     *("tables.values.avro", "tables.values.avro_types", "tables.values.choice", "tables.values.decoding"),
     *("tables.values.function", "tables.values.json", "tables.values.json_types", "tables.values.protobuf"),
     *("tables.values.protobuf_types", "tables.values.avro_writer", "tables.values.protobuf_writer"),
+    "records.arrow",
+    "storage.scans.columns",
+    "storage.scans.table_stream",
+    "tables.table",
 }
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 

@@ -132,13 +132,23 @@ class AbortedTransactions:
         """Return the records that do not belong to an aborted transaction, up to the first record of which
         that is not known. Raises CorruptRecordError where that is the very first record.
         """
-        batches = records.batches
+        bad, doubt = self.judged(view, records.batches)
+        if doubt is not None:
+            records = _up_to(view, records, *doubt)
+        return records.take(~bad[records.batch_indexes()]) if bad.any() else records
+
+    def judged(
+        self, view: LogView, batches: NDArray[np.void]
+    ) -> tuple[NDArray[np.bool_], tuple[int, str] | None]:
+        """Return which batches belong to an aborted transaction; and the first batch of whose transaction the
+        end is not known, and why, None without such a batch.
+        """
+        bad = np.zeros(len(batches), bool)
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
         if not open_to_doubt.any():
-            return records
+            return bad, None
         aborted, ongoing = self._replay(view)[-2:]
         first, last = batches["base_offset"][0], batches["last_offset"][-1]
-        bad = np.zeros(len(batches), bool)
         reasons: dict[int, str] = {}  # by batch, why its transaction's end is not known
         near = aborted[(aborted[:, 2] >= first) & (aborted[:, 1] <= last)]
         for producer_id, begin, end, _ in near.tolist():
@@ -151,9 +161,7 @@ class AbortedTransactions:
         for producer_id, begin in ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
-        if reasons:
-            records = _up_to(view, records, min(reasons), reasons[min(reasons)])
-        return records.take(~bad[records.batch_indexes()]) if bad.any() else records
+        return bad, (min(reasons), reasons[min(reasons)]) if reasons else None
 
     def _replay(self, view: LogView) -> _Found:
         """Return what the log says up to the view's end, by the control batches."""
@@ -199,9 +207,13 @@ def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
     n = int(np.searchsorted(records.batch_indexes(), batch))
     if n:
         return records[:n]
-    header = records.batches[batch]
+    raise doubtful(view, records.batches[batch], reason)
+
+
+def doubtful(view: LogView, header: np.void, reason: str) -> CorruptRecordError:
+    """Return the error for a batch of whose transaction the end is not known."""
     path = view.segments[view.slot(int(header["base_offset"]))].path
-    raise CorruptRecordError(
+    return CorruptRecordError(
         path, int(header["position"]), int(header["base_offset"]), reason, int(header["last_offset"]) + 1
     )
 

@@ -6,13 +6,18 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from segstore.records import Records
-from segstore.records.arrow import HEADER_TYPE, arrays
+from segstore.arrays import np
+from segstore.records.arrow import HEADER_TYPE, beginning, header_array
+from segstore.records.table import RecordTable, Strings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TIMESTAMP_TYPE = pa.timestamp("ms", "UTC")
 TOPIC_SCHEMA = pa.schema(
@@ -37,31 +42,53 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     return TOPIC_SCHEMA if columns is None else pa.schema([TOPIC_SCHEMA.field(name) for name in columns])
 
 
-def batches_of(topic: str, partition: int, records: Records, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield records as batches of a schema, cut where int32 offsets of a column do not reach."""
-    stored = [name for name in schema.names if name not in _MADE]
-    made = {name: _MADE[name](topic, partition, records) for name in schema.names if name in _MADE}
-    at = 0
-    for columns in arrays(records, stored or ["offset"]):
-        rows = len(columns[0])
-        found = {name: column.slice(at, rows) for name, column in made.items()}
-        found |= dict(zip(stored, columns, strict=False))
-        yield _batch(found, rows, schema)
-        at += rows
+def pooled(n: int, kind: Any) -> NDArray[Any]:
+    """Return memory of pyarrow's pool, which gives that of batches that were let go of to later ones."""
+    size = n * np.dtype(kind).itemsize
+    return np.frombuffer(pa.allocate_buffer(size), kind) if n else np.empty(0, kind)
 
 
-def _batch(found: Mapping[str, pa.Array], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    if not len(schema):  # a batch without columns has rows all the same
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
-    return pa.RecordBatch.from_arrays([_cast(found[each.name], each.type) for each in schema], schema=schema)
+class BatchMaker:
+    """Makes record batches of a schema out of the rows of one topic's partitions. Any number of threads may
+    make batches by it.
+    """
+
+    def __init__(self, topic: str, schema: pa.Schema) -> None:
+        self._topic, self._schema = pa.scalar(topic, pa.string()), schema
+
+    def batch(self, partition: int, rows: RecordTable) -> pa.RecordBatch:
+        """Return the rows as one batch, over the memory of `rows`."""
+        if not len(self._schema):  # a batch without columns has rows all the same
+            nothing = pa.Array.from_buffers(pa.struct([]), len(rows), [None])
+            return pa.RecordBatch.from_struct_array(nothing)
+        arrays = [self._column(field, partition, rows) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _column(self, field: pa.Field, partition: int, rows: RecordTable) -> pa.Array:
+        n = len(rows)
+        if field.name == "topic":
+            return beginning(_repeated, n, self._topic)
+        if field.name == "partition":
+            return beginning(_repeated, n, pa.scalar(partition, pa.int32()))
+        if field.name == "headers":
+            return _headers(rows)
+        if field.name in rows.strings:
+            return _strings(rows.strings[field.name], n)
+        numbers = pa.py_buffer(rows.arrays[field.name][:n])
+        return pa.Array.from_buffers(field.type, n, [None, numbers], 0)
 
 
-def _cast(column: Any, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)
+@lru_cache(maxsize=16)
+def _repeated(n: int, value: pa.Scalar) -> pa.Array:
+    return pa.repeat(value, n)
 
 
-_MADE: dict[str, Callable[[str, int, Records], pa.Array]] = {
-    "topic": lambda topic, partition, records: pa.repeat(pa.scalar(topic, pa.string()), len(records)),
-    "partition": lambda topic, partition, records: pa.repeat(pa.scalar(partition, pa.int32()), len(records)),
-    "timestamp_type": lambda topic, partition, records: pa.array(records.timestamp_types),
-}
+def _strings(column: Strings, n: int) -> pa.Array:
+    validity = pa.py_buffer(column.validity[: (n + 7) // 8]) if column.nulls else None
+    buffers = [validity, pa.py_buffer(column.offsets[: n + 1]), pa.py_buffer(column.data[: column.used])]
+    return pa.Array.from_buffers(pa.binary(), n, buffers, column.nulls)
+
+
+def _headers(rows: RecordTable) -> pa.Array:
+    parts = [header_array(n, column) for n, column in rows.headers]
+    return pa.concat_arrays(parts) if len(parts) > 1 else parts[0] if parts else pa.array([], HEADER_TYPE)

@@ -5,10 +5,10 @@ On disk: only reads. Threads: a scan may be iterated by any number of them, each
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing, OffsetOutOfRangeError
@@ -17,6 +17,9 @@ from segstore.records import Record, Records
 if TYPE_CHECKING:
     import pyarrow
 
+    from segstore.storage.log.reading import Reading
+
+T = TypeVar("T")
 AT_A_TIME = 1 << 20
 """Bytes of a read, by default: larger ones are not quicker."""
 
@@ -103,6 +106,9 @@ class Log(Protocol):
         self, offset: int, max_bytes: int = ..., *, isolation_level: str = ..., check_crcs: bool = ...
     ) -> Records:
         """See `PartitionLog.read`."""
+
+    def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
+        """See `PartitionLog.with_reading`."""
 
 
 def reads(log: Log, start: int, end: int, max_bytes: int = AT_A_TIME, **how: Any) -> Iterator[Records]:

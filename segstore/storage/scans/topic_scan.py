@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from segstore.choices import ISOLATION_LEVELS
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing
+from segstore.integers import INT64_MAX
 
 from .bounds import ALL, INT64_MIN, Bounds
+from .piece_reader import PieceReader
+from .pieces import TopicRange
 from .scan import Edge, Log, Scan, given_times, reads
 
 if TYPE_CHECKING:
@@ -53,14 +56,6 @@ def given_columns(columns: Sequence[str] | None) -> Sequence[str] | None:
     return tuple(columns)
 
 
-class TopicRange(NamedTuple):
-    """The offsets from `start` up to `end` of a partition's log."""
-
-    log: Log
-    start: int
-    end: int
-
-
 class TopicScan:
     """What `Store.scan` returns: iterating gives each `TopicRecord`, one partition after the other, from
     where each began to where it ended when the scan was asked for. Memory stays at some megabytes, however
@@ -94,12 +89,22 @@ class TopicScan:
     ) -> Iterator[pyarrow.RecordBatch]:
         """Yield the records within `bounds`, and perhaps others, as record batches of these columns, by
         default the scan's own, in order of partition and offset.
+
+        A few threads work on pieces of 8 MiB of the logs, but for a scan of less: at most eight pieces are in
+        memory, and what the caller keeps; compressed pieces may have 128 MiB, and one batch more. If only
+        topic, partition, offset and timestamp_type are asked for, no more than headers of batches are read,
+        but of batches with gaps, and of messages of magic 0 and 1.
         """
         with Needing("pyarrow", "a table"):
-            from .columns import batches_of, schema_of
+            from .columns import pooled, schema_of
+            from .table_stream import batches_of
         schema = schema_of(self.columns if columns is None else given_columns(columns))
-        for partition, records in self.reads(bounds):
-            yield from batches_of(self.topic, partition, records, schema)
+        times = None
+        if (bounds.first_time, bounds.last_time) != (INT64_MIN, INT64_MAX):
+            times = bounds.first_time, bounds.last_time
+        committed = self._how["isolation_level"] != "read_uncommitted"
+        reader = PieceReader(schema.names, committed, self._how["check_crcs"], times, pooled)
+        yield from batches_of(self.topic, self._within(bounds), schema, reader)
 
     def _within(self, bounds: Bounds) -> Iterator[TopicRange]:
         for log, start, end in self.ranges:

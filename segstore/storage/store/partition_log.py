@@ -46,6 +46,7 @@ from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_many import as_offsets, read_many
 from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.reading import Reading
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.producers.append_info import ExpectedEnd
@@ -93,7 +94,7 @@ class PartitionLog(PublicNames):
             *("aborted_transactions", "append_as_leader", "append_may_wait", "epoch_end", "epoch_of"),
             *("exchange_fetch", "exchange_produce", "has_replicas", "is_gone", "nearest", "read_view"),
             *("partition_for_write", "stored", "stretch", "stretch_at_once", "view", "with_view"),
-            *("await_committed", "check_committed", "partition_led", "shows_all"),
+            *("await_committed", "check_committed", "partition_led", "shows_all", "with_reading"),
         }
     )
 
@@ -661,6 +662,22 @@ class PartitionLog(PublicNames):
                 return records
             at = records.next_offset
         return empty_records(max(at, offset))
+
+    def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
+        """Return the result of `use` for what a read from `offset` on goes by; again, with the next view,
+        where files were removed meanwhile. Raises as `read`.
+        """
+
+        def read(view: LogView) -> T:
+            aborted = self.aborted_transactions if committed else None
+            if view.start_offset <= offset <= view.end_offset:
+                limit = self._stable(view) if committed else view.end_offset
+                return use(Reading(view, limit, self._gaps, aborted))
+            self._check_not_shown(view, offset)
+            return use(Reading(view, offset, self._gaps, aborted))
+
+        self._context.check_open()
+        return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
         """Raise OffsetOutOfRangeError, unless a replica has this offset and does not show it yet: its readers

@@ -1,0 +1,40 @@
+/* A table of records: some of their columns, as Arrow's buffers have them (table.c). */
+#ifndef SEG_CONTRACT_TABLE_H
+#define SEG_CONTRACT_TABLE_H
+
+#include <stdint.h>
+
+#include "batch.h"
+
+/* A column of byte strings: Arrow's binary type. */
+typedef struct seg_strings {
+    int32_t *offsets;       /* NULL: the column is not wanted; else room for one number more than there are rows */
+    uint8_t *data;
+    uint8_t *validity;      /* a bitmap, all of whose bits are set before the first row comes */
+    int64_t room;           /* bytes of data */
+    int64_t used;
+    int64_t nulls;
+} seg_strings;
+
+/* Rows are added behind those that are there; the caller makes room, and may move the columns between two calls. */
+typedef struct seg_table {
+    int64_t *offsets;       /* NULL for each column that is not wanted */
+    int64_t *timestamps;
+    int64_t *headers_at;    /* the position of the header count in the arena */
+    int8_t *timestamp_types;
+    seg_strings keys, values;
+    int64_t room;           /* rows */
+    int64_t rows;
+    int64_t with_headers;   /* records that have a header, among those that were looked at */
+    int64_t fault_batch;    /* if it failed: batch, and record within it */
+    int64_t fault_record;
+} seg_table;
+
+/* Add the records of n batches of magic 2 with offsets from from_offset up to end_offset; the uncompressed records of
+ * batch i lie at arena[at[i] : at[i] + lens[i]]. If neither keys, values nor headers are wanted, a record is passed
+ * by its length once its offset is known, and what is behind is not looked at. Returns how many rows were added, or
+ * SEG_E_*: the rows of the batches before fault_batch were added then. */
+int64_t seg_fill_table(const uint8_t *arena, int64_t arena_len, const seg_batch *batches, const int64_t *at,
+                       const int64_t *lens, int64_t n, int64_t from_offset, int64_t end_offset, seg_table *table);
+
+#endif

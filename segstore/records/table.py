@@ -1,0 +1,211 @@
+"""`RecordTable`: columns of records as Arrow's buffers have them, filled by C; nothing is on disk.
+
+A table belongs to one thread at a time. No memory is taken for a length that the bytes claim before that
+length was found possible.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from segstore._native import ffi, held, lib
+from segstore.arrays import np
+from segstore.integers import INT32_MAX, INT64_MAX
+from segstore.records.bring_up import bring_up, is_old
+from segstore.records.codecs import MAX_PLAIN
+from segstore.records.decode import checked_counts, fault_reason, plain_records
+from segstore.records.header import MAGIC, corrupt
+from segstore.records.lazy_columns import HeaderColumn
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Empty = Callable[[int, Any], Any]
+_FIXED = {"offset": "int64", "timestamp": "int64", "timestamp_type": "int8", "headers_at": "int64"}
+"""The columns that are numbers, in `seg_table` by these names and an s."""
+
+
+class Strings:
+    """A column of keys or values: the memory of Arrow's binary type."""
+
+    def __init__(self, c: Any, empty: Empty) -> None:
+        self._c, self._empty = c, empty
+        self.offsets, self.data = np.zeros(1, np.int32), np.empty(0, np.uint8)
+        self.validity = np.empty(0, np.uint8)
+
+    @property
+    def nulls(self) -> int:
+        """Return how many rows are null."""
+        return int(self._c.nulls)
+
+    @property
+    def used(self) -> int:
+        """Return the bytes of all rows."""
+        return int(self._c.used)
+
+    def make_room(self, rows: int, room: int) -> None:
+        """Move the rows that are there into memory for this many."""
+        self.offsets = _longer(self._empty, self.offsets, room + 1, rows + 1)
+        self.validity = _longer(self._empty, self.validity, (room + 7) // 8, len(self.validity), 0xFF)
+        self._c.offsets, self._c.validity = (
+            held("int32_t *", self.offsets),
+            held("uint8_t *", self.validity),
+        )
+
+    def make_byte_room(self, more: int, expected: float) -> None:
+        """Have room for `more` bytes; if there is not, for `expected` times as many."""
+        need = self.used + more
+        if need > len(self.data):
+            room = min(max(need, int(expected * more), 2 * len(self.data)), max(need, INT32_MAX))
+            self.data = _longer(self._empty, self.data, room, self.used)
+            self._c.data, self._c.room = held("uint8_t *", self.data), len(self.data)
+
+
+class RecordTable:
+    """Records of some batches, of which only the `wanted` columns are kept: offset, timestamp,
+    timestamp_type, key, value, headers. Rows without any are counted.
+
+    `next_offset` is where to go on after `add`, or after the CorruptRecordError that it raised: records below
+    are in the table. `plain`: decompressed bytes of the batches that were added. `expected`: bytes of batches
+    that will be added, for which room is made at once. `empty` makes memory for columns, as `numpy.empty`.
+    """
+
+    def __init__(self, wanted: Collection[str], expected: int = 0, empty: Empty = np.empty) -> None:
+        self._c = c = ffi.new("seg_table *")
+        self._empty = empty
+        self._expected = expected
+        self.next_offset = self.plain = 0
+        self.arrays: dict[str, NDArray[Any]] = {
+            name: np.empty(0, kind)
+            for name, kind in _FIXED.items()
+            if name in wanted or (name == "headers_at" and "headers" in wanted)
+        }
+        self.strings = {
+            name: Strings(part, empty)
+            for name, part in (("key", c.keys), ("value", c.values))
+            if name in wanted
+        }
+        self.headers: list[tuple[int, HeaderColumn | None]] = []
+        """Of each run of rows that has headers, or has none, how many rows it has, and its headers."""
+
+    def __len__(self) -> int:
+        return int(self._c.rows)
+
+    def add(
+        self,
+        buf: bytes,
+        batches: NDArray[np.void],
+        where: str,
+        position: int,
+        first: int,
+        end: int,
+        most: int = INT64_MAX,
+    ) -> bool:
+        """Add the records of `batches` in `buf`, as `decode` takes them, that have offsets from `first` up to
+        `end`; return whether all of the batches were taken: compressed ones end with the one that makes them
+        `most` bytes or more, and all with the last one that int32 offsets reach. Raises CorruptRecordError as
+        `decode`.
+        """
+        for run, data, at in _brought_up(buf, batches, where, position, most):
+            arena, starts, sizes = plain_records(data, run, where, at, MAX_PLAIN, most)
+            taken, size = run[: len(starts)], int(sizes.sum())
+            if len(self) and self.plain + size > INT32_MAX:
+                return False
+            self.plain += size
+            counts = checked_counts(taken, sizes, where)
+            self._fill(arena, taken, where, starts, sizes, int(counts.sum()), first, end)
+            if len(taken) < len(run):
+                return False
+        return self.next_offset > int(batches["last_offset"][-1])
+
+    def _fill(
+        self,
+        arena: bytes,
+        batches: NDArray[np.void],
+        where: str,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        rows: int,
+        first: int,
+        end: int,
+    ) -> None:
+        c, before = self._c, len(self)
+        self._make_room(rows, int(sizes.sum()))
+        with_headers = c.with_headers
+        done = lib.seg_fill_table(
+            arena, len(arena), held("seg_batch *", batches), held("int64_t *", starts),
+            held("int64_t *", sizes), len(batches), first, end, c,
+        )  # fmt: skip
+        if "headers_at" in self.arrays and len(self) > before:
+            at = self.arrays["headers_at"][before : len(self)]
+            found = HeaderColumn(arena, at, True) if c.with_headers > with_headers else None
+            self.headers.append((len(at), found))
+        if done < 0:
+            bad = batches[c.fault_batch]
+            self.next_offset = int(bad["base_offset"])
+            corrupt(where, bad, f"{fault_reason(done)} (record {c.fault_record})")
+        self.next_offset = int(batches["last_offset"][-1]) + 1
+
+    def add_range(self, first: int, end: int, timestamp_type: int, expected: int) -> None:
+        """Add a row for each offset from `first` up to `end`, of which nothing else is wanted than offset and
+        timestamp_type. `expected`: rows that come in such ranges, these included.
+        """
+        rows, n = len(self), end - first
+        if self.arrays:
+            self._make_room(n, 0, expected)
+        if "offset" in self.arrays:
+            self.arrays["offset"][rows : rows + n] = np.arange(first, end)
+        if "timestamp_type" in self.arrays:
+            self.arrays["timestamp_type"][rows : rows + n] = timestamp_type
+        self._c.rows = rows + n
+
+    def _make_room(self, rows: int, size: int, expected: int = 0) -> None:
+        """Have room for so many more rows, which take `size` bytes of batches; or for `expected` ones."""
+        c, there = self._c, len(self)
+        scale = max(1.0, 1.0625 * self._expected / size) if size and not there else 1.0
+        if there + rows > c.room:
+            c.room = max(there + rows, expected, int(rows * scale), 2 * c.room)
+            for name, array in self.arrays.items():
+                self.arrays[name] = made = _longer(self._empty, array, c.room, there)
+                setattr(c, name if name == "headers_at" else f"{name}s", _pointer(made))
+            for strings in self.strings.values():
+                strings.make_room(there, c.room)
+        for strings in self.strings.values():
+            strings.make_byte_room(size, scale)
+
+
+def _pointer(array: NDArray[Any]) -> Any:
+    return held("int8_t *" if array.dtype == np.int8 else "int64_t *", array)
+
+
+def _longer(empty: Empty, array: NDArray[Any], room: int, used: int, rest: int | None = None) -> NDArray[Any]:
+    made: NDArray[Any] = empty(room, array.dtype)
+    made[:used] = array[:used]
+    if rest is not None:
+        made[used:] = rest
+    return made
+
+
+def _brought_up(
+    buf: bytes, batches: NDArray[np.void], where: str, position: int, most: int
+) -> Iterator[tuple[NDArray[np.void], bytes, int]]:
+    """Yield batches of magic 2, with the bytes in which they lie, and the position of the first of these.
+    Batches of magic 2 among older messages stay where they are, so that faults are told with their places.
+    """
+    if not is_old(batches):
+        yield batches, buf, position
+        return
+    old = batches["magic"] != MAGIC
+    bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
+    for first, last in itertools.pairwise(bounds):
+        run = batches[first:last]
+        if not old[first]:
+            yield run, buf, position
+            continue
+        least = int(batches["last_offset"][first - 1]) + 1 if first else -1
+        data, made = bring_up(buf, run, where, position, MAX_PLAIN, most, least)
+        yield made, data, 0
+        if int(made["last_offset"][-1]) < int(run["last_offset"][-1]):
+            return

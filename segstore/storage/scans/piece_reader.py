@@ -1,0 +1,263 @@
+"""`PieceReader`: the records of a piece of a partition's log, as columns.
+
+If no more than offsets and timestamp types are wanted, only headers of batches are read: a batch that has as
+many records as offsets is known by these. All other batches are read, checked and decoded; control batches
+are left out, and with `read_committed` the batches of aborted transactions.
+
+On disk: only reads. Threads: any number of them read pieces by one reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore._native import ffi, lib
+from segstore.arrays import np
+from segstore.errors import CorruptRecordError
+from segstore.records import (
+    APPEND_TIME_FLAG,
+    BATCH_SIZE,
+    CONTROL_FLAG,
+    MAGIC,
+    batch_type,
+    scan_headers,
+    stamped,
+)
+from segstore.records.table import Empty, RecordTable
+from segstore.storage.log.read import Fetched, fetch, first_batch
+from segstore.storage.log.reading import Reading
+from segstore.storage.producers.aborted_transactions import doubtful
+
+from .pieces import Piece
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
+"""The columns that headers of batches tell."""
+_CONSTANT = frozenset({"topic", "partition"})
+AT_A_TIME, HEADERS_AT_A_TIME = 8 << 20, 64 << 20
+"""Bytes of a piece: a step of Python's is a small part of what C does with them."""
+STEP = 2 << 20
+"""Bytes of a read: they stay in a processor's cache until they are decoded."""
+_MOST_PLAIN = 16 * AT_A_TIME
+"""Decompressed bytes after which a piece ends early."""
+_MOST_ROWS = 1 << 20
+_SMALL_BATCH = 1 << 10
+"""Of batches below this many bytes, headers are found by reading all."""
+_CHUNK = 1 << 20
+_MOST_HEADERS = 4096
+
+
+class Part(NamedTuple):
+    """What was read of a piece: up to `next_offset`, at which reading goes on if it is not the piece's end.
+    If that is where the reading began, the log ends there.
+    """
+
+    partition: int
+    rows: RecordTable
+    next_offset: int
+
+
+class PieceReader:
+    """Reads the `columns` of records; `times`: batches without a record stamped from the first to the second
+    ms, both included, may be left out. `empty` makes memory, as `numpy.empty`.
+    """
+
+    def __init__(
+        self,
+        columns: Collection[str],
+        committed: bool,
+        check_crcs: bool,
+        times: tuple[int, int] | None,
+        empty: Empty = np.empty,
+    ) -> None:
+        self._columns, self.committed, self._check_crcs = frozenset(columns), committed, check_crcs
+        self.by_headers = self._columns <= BY_HEADERS
+        self._times, self._empty = times, empty
+        self.size = HEADERS_AT_A_TIME if self.by_headers else AT_A_TIME
+        """Bytes of the log that a piece is to have."""
+
+    def read(self, piece: Piece) -> Part:
+        """Return what is found of a piece, at least its first batch. Raises as `PartitionLog.read`; damage
+        behind the first batch ends the part before it.
+        """
+        log = piece.of.log
+        return log.with_reading(piece.start, self.committed, lambda reading: self._read(reading, piece))
+
+    def _read(self, reading: Reading, piece: Piece) -> Part:
+        rows = RecordTable(self._columns - _CONSTANT, piece.size, self._empty)
+        made = _Making(reading, piece, rows, self._check_crcs, self._times)
+        try:
+            if self.by_headers:
+                made.by_headers()
+            if made.at == piece.start:
+                made.by_records(piece.end)
+        except CorruptRecordError:
+            if made.at == piece.start:
+                raise
+        return Part(piece.of.log.partition, made.rows, made.at)
+
+
+class _Making:
+    """A part that is being made: `at` is the offset up to which it is."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        piece: Piece,
+        rows: RecordTable,
+        check_crcs: bool,
+        times: tuple[int, int] | None,
+    ) -> None:
+        self._reading, self._check_crcs, self._times = reading, check_crcs, times
+        self._first, self._end = piece.start, min(piece.end, reading.limit)
+        self.rows, self.at, self._expected = rows, piece.start, piece.size
+
+    # --- records --------------------------------------------------------------------------
+
+    def by_records(self, end: int, size: int = AT_A_TIME) -> None:
+        """Read and decode batches up to offset `end`, at most `size` bytes at a time, or to where the part
+        ends early.
+        """
+        end, size = min(end, self._end), min(size, STEP)
+        while self.at < end and self.rows.plain < _MOST_PLAIN:
+            view, gaps = self._reading.view, self._reading.gaps
+            found = fetch(view, self.at, end, size, self._check_crcs, gaps)
+            if not found:
+                self.at = end
+            for fetched in found:
+                if not self._take(fetched):
+                    return
+
+    def _take(self, fetched: Fetched) -> bool:
+        """Add the records of batches that were read; return False if the part ends within them."""
+        segment, data, position, batches, _, _ = fetched
+        whole = len(batches)
+        wanted, batches = self._wanted(batches)
+        if self._times is not None:
+            wanted &= stamped(data, batches, position, *self._times)
+        if len(batches) and wanted.any():
+            kept = batches if wanted.all() else batches[wanted]
+            most = max(1, _MOST_PLAIN - self.rows.plain)
+            try:
+                taken = self.rows.add(data, kept, segment.path, position, self._first, self._end, most)
+            finally:
+                self._reach(self.rows.next_offset)
+            if not taken:
+                return False
+        if len(batches):
+            self._reach(int(batches["last_offset"][-1]) + 1)
+        return len(batches) == whole
+
+    def _reach(self, offset: int) -> None:
+        self.at = max(self.at, min(offset, self._end))
+
+    def _wanted(self, batches: NDArray[np.void]) -> tuple[NDArray[np.bool_], NDArray[np.void]]:
+        """Return which batches are no control batches, and not aborted, and the batches before the first one
+        of which that is not known. Raises CorruptRecordError where that is the very first one.
+        """
+        aborted, view = self._reading.aborted, self._reading.view
+        wanted = (batches["attributes"] & CONTROL_FLAG) == 0
+        if aborted is None:
+            return wanted, batches
+        bad, doubt = aborted.judged(view, batches)
+        if doubt is not None:
+            at, reason = doubt
+            if not at:
+                raise doubtful(view, batches[0], reason)
+            return (wanted & ~bad)[:at], batches[:at]
+        return wanted & ~bad, batches
+
+    # --- headers --------------------------------------------------------------------------
+
+    def by_headers(self) -> None:
+        """Go by headers up to the end, or to where no header is found any more."""
+        view, limit = self._reading.view, self._end
+        slot = view.slot(self.at)
+        while slot < len(view.segments) and self.at < limit:
+            end, below = view.bounds(slot)
+            first = first_batch(view, slot, end, self.at, limit, self._reading.gaps)
+            position, size = (end, 0) if first is None else (int(first.position), int(first.size))
+            while position < end and self.at < limit:
+                batches = self._headers(slot, position, end, size)
+                shown = batches[: int((batches["last_offset"] < below).sum())]
+                if not self._take_headers(shown) or len(shown) < len(batches):
+                    return
+                size = int(batches["size"][-1])
+                position = int(batches["position"][-1]) + size
+            self._reach(below)
+            slot += 1
+
+    def _headers(self, slot: int, position: int, end: int, size: int) -> NDArray[np.void]:
+        """Return headers of batches from a position on, of which the first one has `size` bytes."""
+        segment = self._reading.view.segments[slot]
+        files, handle = segment.pool.files, segment.handle
+        if size < _SMALL_BATCH:
+            data = files.pread(handle, min(_CHUNK, end - position), position)
+            headers, _ = scan_headers(data, position, check_crcs=False, least=self.at)
+            return np.frombuffer(headers, batch_type())
+        room = min(_MOST_HEADERS, self._expected // size + 2)
+        out = ffi.new("seg_batch[]", room)
+        n = files.read_by(handle, lambda fd: lib.seg_read_headers(fd, position, end, -1, out, room))
+        self._expected = max(0, self._expected - n * size)
+        return np.frombuffer(bytearray(ffi.buffer(out, n * BATCH_SIZE)), batch_type())
+
+    def _take_headers(self, batches: NDArray[np.void]) -> bool:
+        """Add the records of batches, of which those that headers don't tell are read; return False if the
+        part ends before the end, within them or with them.
+        """
+        there = len(batches)
+        batches = batches[: int((batches["base_offset"] < self._end).sum())]
+        is_last = len(batches) < there
+        rows = len(self.rows) + np.cumsum(batches["count"], dtype=np.int64)
+        fits = batches[: max(1, int((rows <= _MOST_ROWS).sum()))]
+        wanted, known = self._wanted(fits) if len(fits) else (np.empty(0, bool), fits)
+        for kind, first, last in _runs(known, wanted):
+            if not self._take_run(kind, known[first:last], int(rows[len(fits) - 1])):
+                return False
+        if len(known) < len(batches):
+            return False
+        if is_last:  # nothing lies between
+            self.at = self._end
+        return there > 0
+
+    def _take_run(self, kind: int, run: NDArray[np.void], expected: int) -> bool:
+        """Add the records of neighbours of one kind; return False if the part ends within them."""
+        base, end = int(run["base_offset"][0]), min(int(run["last_offset"][-1]) + 1, self._end)
+        if kind == _READ:
+            self.at = max(self.at, base)  # nothing lies between
+            self.by_records(end, int(run["size"].sum(dtype=np.int64)))
+            return self.at >= end
+        if kind == _DENSE and end > (first := max(base, self._first)):
+            is_append_time = bool(run["attributes"][0] & APPEND_TIME_FLAG)
+            self.rows.add_range(first, end, is_append_time, expected)
+        self._reach(end)
+        return True
+
+
+_LEFT_OUT, _DENSE, _READ = range(3)
+"""Batches whose records are left out, or are known by headers, or have to be read."""
+_FEW = 8
+"""One batch of so many may have to be read by itself; with more of them all are read, in less time."""
+
+
+def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
+    """Yield kind, begin and end of runs of neighbours of one kind; a run of _DENSE ones has no gap in it, and
+    one timestamp type.
+    """
+    if not len(batches):
+        return
+    bases, lasts, counts = batches["base_offset"], batches["last_offset"], batches["count"]
+    new = batches["magic"] == MAGIC
+    kinds = np.where(new & (counts == lasts - bases + 1), _DENSE, _READ)
+    kinds[~wanted | (new & (counts == 0))] = _LEFT_OUT
+    if (kinds == _READ).sum() * _FEW > len(batches):
+        kinds[:] = _READ
+    types = batches["attributes"] & APPEND_TIME_FLAG
+    apart = (bases[1:] != lasts[:-1] + 1) | (types[1:] != types[:-1])
+    ends = np.flatnonzero((kinds[1:] != kinds[:-1]) | (apart & (kinds[1:] == _DENSE))) + 1
+    for first, last in pairwise([0, *ends.tolist(), len(batches)]):
+        yield int(kinds[first]), first, last

@@ -1,0 +1,54 @@
+"""The record batches of ranges of a topic's partitions, in order of partition and offset.
+
+On disk: only reads. Threads: an iterator belongs to one thread at a time; its own threads end with it, or
+when it is closed or dropped. It imports pyarrow, and is imported only when a table is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from .columns import BatchMaker
+from .crew import in_order
+from .piece_reader import PieceReader
+from .pieces import Piece, TopicRange, pieces_of
+
+
+class _Read(NamedTuple):
+    """What was read of a piece: a batch, which has no rows if there are no records, up to `next_offset`."""
+
+    piece: Piece
+    batch: pa.RecordBatch
+    next_offset: int
+
+
+def batches_of(
+    topic: str, ranges: Iterable[TopicRange], schema: pa.Schema, reader: PieceReader
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of the schema, each of one partition. Raises as `PartitionLog.read`, behind the records
+    before the place that can't be read.
+    """
+    maker = BatchMaker(topic, schema)
+
+    def read(piece: Piece) -> _Read:
+        part = reader.read(piece)
+        return _Read(piece, maker.batch(part.partition, part.rows), part.next_offset)
+
+    pieces = pieces_of(ranges, reader.size, reader.committed)
+    ended: TopicRange | None = None
+    for found in in_order(pieces, read, lambda piece: piece.size, reader.size):
+        if found.piece.of is ended:  # its pieces behind the end were begun before that was known
+            continue
+        while True:
+            if found.batch.num_rows:
+                yield found.batch
+            if found.next_offset >= found.piece.end:
+                break
+            rest = found.piece._replace(start=found.next_offset)
+            found = read(rest)
+            if found.next_offset == rest.start:
+                ended = rest.of
+                break
