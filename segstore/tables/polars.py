@@ -47,7 +47,8 @@ def scan_polars(
 
     Raises MissingPackageError without pyarrow, or without polars 1.35 or later; and as `Store.scan`, such as
     UnknownTopicOrPartitionError. Errors of a collect come as polars raises them: polars 1 has them within a
-    ComputeError.
+    ComputeError. A directory is closed when its records are read; polars may leave it open until the next
+    call of polars if the streaming engine needs no more of them.
     """
     with Needing("polars", "scan_polars"):
         import polars as pl
