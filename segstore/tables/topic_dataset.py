@@ -12,25 +12,23 @@ It imports pyarrow, and is imported only when a dataset is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
+from segstore.config import arguments
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 
-from .expression_bounds import bounds_of
-from .expressions import names_of
 from .table import Table
+from .topic_scanner import ROWS, Columns, TopicScanner
 
-ROWS = 131_072
-"""Most records of a batch, as Arrow has it by default."""
-READ_AHEAD = 2
-"""Batches, each of about a megabyte of the log, that Arrow reads before they are asked for. Its own default,
-16, is for many small reads; here a head of three rows would read as many megabytes.
-"""
+_OPTIONS = (
+    *("batch_readahead", "fragment_readahead", "fragment_scan_options", "use_threads", "cache_metadata"),
+    "memory_pool",
+)
 _OWN_WAYS = "a topic is read by its dataset's own scanner, to_table, to_batches, head, take and count_rows"
 
 
@@ -72,29 +70,22 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     def scanner(
         self,
-        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
+        columns: Columns = None,
         filter: pc.Expression | None = None,
         batch_size: int = ROWS,
-        batch_readahead: int = READ_AHEAD,
         **options: Any,
-    ) -> pds.Scanner:
-        """Return a `pyarrow.dataset.Scanner`, to be read once, of these columns (names, or expressions by
-        name) and the records for which `filter` is true. `options` are those of `Scanner.from_batches`.
-        Raises InvalidTypeError, InvalidArgumentError for columns that are not there; what reading raises
-        comes out of the scanner's methods: as an error of ours, but not through an Arrow stream.
+    ) -> TopicScanner:
+        """Return a scanner of these columns (names, or expressions by name), and of the records for which
+        `filter` is true, in batches of up to `batch_size` records. `options` are the others that Arrow's own
+        datasets take, on threads and on reading ahead: they change nothing here. Raises InvalidTypeError,
+        InvalidArgumentError for columns that are not there, Arrow's errors for an expression that it can't
+        evaluate.
         """
-        kept = self._both(filter)
-        schema = self._read(columns, kept)
-        bounds = bounds_of(kept, self._partitions)
-        reader = pa.RecordBatchReader.from_batches(schema, self._table.batches(schema.names, bounds))
-        return pds.Scanner.from_batches(
-            reader,
-            columns=columns if columns is None or isinstance(columns, dict) else list(columns),
-            filter=kept,
-            batch_size=batch_size,
-            batch_readahead=batch_readahead,
-            **options,
-        )
+        for name in options:
+            if name not in _OPTIONS:
+                raise InvalidArgumentError(f"{name}: allowed are {', '.join(_OPTIONS)}")
+        rows = arguments.whole("batch_size", batch_size, 1)
+        return TopicScanner(self._table, columns, self._both(filter), rows, self._partitions)
 
     def _both(self, condition: pc.Expression | None) -> pc.Expression | None:
         """Return the dataset's own filter, and another one."""
@@ -104,28 +95,13 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
             raise InvalidTypeError(f"filter={condition!r}: must be a pyarrow.compute.Expression")
         return condition if self._condition is None else self._condition & condition
 
-    def _read(self, columns: Any, condition: pc.Expression | None) -> pa.Schema:
-        """Return the schema of the columns that are read for these, in the dataset's order."""
-        if columns is None:
-            return self.schema
-        named = _named(columns)
-        used = names_of(each for each in named if isinstance(each, pc.Expression))
-        told = names_of([] if condition is None else [condition])
-        if used is None or told is None:
-            return self.schema
-        names = used | told | {each for each in named if isinstance(each, str)}
-        for name in sorted(names):
-            if name not in self.schema.names and not name.startswith("__"):
-                raise InvalidArgumentError(f"column {name!r}: allowed are {', '.join(self.schema.names)}")
-        return pa.schema([each for each in self.schema if each.name in names])
-
     def _partitions(self) -> Collection[int]:
         with self._table.source.scanned() as scan:
             return [each.log.partition for each in scan.ranges]
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
         """Return the number of records; without a filter, by the headers of batches alone."""
-        return int(self.scanner([], filter, **options).count_rows())
+        return self.scanner([], filter, **options).count_rows()
 
     def head(self, num_rows: int, *args: Any, **options: Any) -> pa.Table:
         """Return the first records, in order of partition and offset, as a table; the other arguments of this
@@ -139,7 +115,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     def to_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
         """Return the records as an iterator of record batches."""
-        yield from self.scanner(*args, **options).to_batches()
+        return self.scanner(*args, **options).to_batches()
 
     def to_table(self, *args: Any, **options: Any) -> pa.Table:
         """Return the records as one table."""
@@ -176,15 +152,6 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
         """Raise InvalidTypeError: the schema is the topic's."""
         raise InvalidTypeError(f"replace_schema: the schema is the topic's; {_OWN_WAYS}")
-
-
-def _named(columns: Any) -> list[Any]:
-    """Return the names or expressions of a projection. Raises InvalidTypeError."""
-    found = list(columns.values() if isinstance(columns, Mapping) else columns)
-    right = pc.Expression if isinstance(columns, Mapping) else str
-    if isinstance(columns, (str, bytes)) or not all(isinstance(each, right) for each in found):
-        raise InvalidTypeError(f"columns={columns!r}: must be a list of names, or expressions by name")
-    return found
 
 
 def _in_memory(dataset: pds.Dataset | pa.Table) -> pa.Table:

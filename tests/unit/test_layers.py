@@ -82,6 +82,8 @@ IMPORTED_ON_DEMAND = {
     "storage.scans.columns",
     "storage.scans.table_stream",
     "tables.table",
+    *("records.arrow", "storage.scans.columns", "tables.table", "tables.expressions"),
+    *("tables.expression_bounds", "tables.topic_dataset", "tables.microseconds", "tables.topic_scanner"),
 }
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 
