@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 import fastavro
 
@@ -59,6 +60,8 @@ class _Rows:
         if isinstance(schema, str):
             return self.row(self._named[schema], value) if schema in self._named else value
         kind = schema["type"]
+        if kind == "fixed" and schema.get("logicalType") == "uuid":
+            return UUID(value).bytes if isinstance(value, str) else value
         if kind in ("record", "error"):
             return self._record(schema, value)
         if kind == "array":

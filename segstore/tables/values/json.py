@@ -75,13 +75,25 @@ def unframed(values: pa.Array) -> pa.Array:
     """Return values without Confluent's prefix: JSON never begins with a byte 0, so that one is a prefix."""
     if not len(values):
         return values
+    at, content = _content(values)
     _, first, _, lengths = _edges(values)
     framed = (first == 0) & (lengths >= SIZE)
     if not framed.any():
         return values
-    mask = pa.array(framed)
-    # Of these alone: binary_slice fails for arrays with values that are shorter than the slice's start.
-    return pc.replace_with_mask(values, mask, pc.binary_slice(values.filter(mask), SIZE))
+    kept = np.ones(len(content), bool)
+    kept[(at[:-1][framed][:, None] + np.arange(SIZE)).ravel()] = False
+    offsets = np.zeros(len(at), np.int32)
+    np.cumsum(lengths - SIZE * framed, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content[kept])]
+    made = pa.Array.from_buffers(values.type, len(values), buffers)
+    return pc.if_else(values.is_valid(), made, pa.scalar(None, values.type)) if values.null_count else made
+
+
+def _content(values: pa.Array) -> tuple[Any, Any]:
+    """Return the bytes of a binary array that is not empty, behind the offsets of its values within them."""
+    _, offsets, data = values.buffers()
+    at = np.frombuffer(offsets, np.int32, len(values) + 1, 4 * values.offset)
+    return at - at[0], np.frombuffer(b"" if data is None else data, np.uint8)[at[0] : at[-1]]
 
 
 def not_unicode(values: pa.Array) -> dict[int, str]:
@@ -104,14 +116,12 @@ def _undecodable(value: bytes | None) -> str:
 def _edges(values: pa.Array) -> tuple[Any, Any, Any, Any]:
     """Return whether each value is there, its first and its last byte (-1 if it has none) and its length."""
     n = len(values)
-    _, offsets, data = values.buffers()
-    at = np.frombuffer(offsets, np.int32, n + 1, 4 * values.offset)
+    at, content = _content(values)
     lengths = np.diff(at)
     there = np.asarray(values.is_valid())
     some = there & (lengths > 0)
     first, last = np.full(n, -1, np.int16), np.full(n, -1, np.int16)
     if some.any():
-        content = np.frombuffer(data, np.uint8)
         first[some], last[some] = content[at[:-1][some]], content[at[1:][some] - 1]
     return there, first, last, lengths
 
@@ -145,7 +155,7 @@ def _said(text: bytes) -> str:
     if not text:
         return "it has no bytes"
     try:
-        json.loads(text)
+        json.loads(text.decode())  # of bytes it would guess the encoding
     except (ValueError, RecursionError) as error:
         return reason_of(error)
     return ""
@@ -184,7 +194,7 @@ def inferred(values: pa.Array) -> JsonDecoder:
     kind = pa.null()
     for text in unframed(values).drop_null().to_pylist():
         try:
-            found = type_of(json.loads(text))
+            found = type_of(json.loads(text.decode()))
         except (ValueError, RecursionError):  # it is bad, which is said when it is read
             continue
         if not pa.types.is_null(kind) and pa.types.is_struct(kind) != pa.types.is_struct(found):
