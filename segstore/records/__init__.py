@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from segstore.records.bring_up import bring_up, is_old
 from segstore.records.codecs import MAX_PLAIN
-from segstore.records.column import Column
+from segstore.records.column import Column, HeaderColumns
 from segstore.records.columns import Columns, as_column, as_headers, as_timestamps
 from segstore.records.decode import ScanEnd, decode, scan, scan_headers, stamped
 from segstore.records.encode import check_sizes, encode, single
@@ -27,7 +27,6 @@ from segstore.records.header import (
     batch_ptr,
     batch_type,
 )
-from segstore.records.header_columns import HeaderColumns
 from segstore.records.produced import columns_of, produced
 from segstore.records.records import Record, Records, concat, empty_records
 

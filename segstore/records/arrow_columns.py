@@ -18,8 +18,15 @@ import pyarrow.compute as pc
 from segstore._native import ffi, held, lib
 from segstore.arrays import np
 from segstore.errors import InvalidArgumentError, InvalidTypeError
-from segstore.records.column import FIXED, SPANS, WIDE_OFFSETS, Column, null_column
-from segstore.records.header_columns import HeaderColumns, no_headers
+from segstore.records.column import (
+    FIXED,
+    SPANS,
+    WIDE_OFFSETS,
+    Column,
+    HeaderColumns,
+    no_headers,
+    null_column,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

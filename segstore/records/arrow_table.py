@@ -14,9 +14,8 @@ import pyarrow as pa
 from segstore.arrays import np
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.records.arrow_columns import column_from_arrow
-from segstore.records.column import Column
+from segstore.records.column import Column, HeaderColumns
 from segstore.records.columns import as_headers, as_timestamps
-from segstore.records.header_columns import HeaderColumns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,5 @@
-"""Columns of byte strings as C reads them: many values behind one address; nothing is on disk.
+"""Columns of byte strings, and of headers, as C reads them: many values behind one address; nothing is on
+disk.
 
 A Column is immutable once made and owns what its pointers point to, so that any thread may encode from it;
 the caller must not change an array or a bytearray that it passed in until then.
@@ -164,3 +165,36 @@ def _from_padded(table: NDArray[np.uint8]) -> Column:
     offsets = np.zeros(n + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return Column(WIDE_OFFSETS, n, data, offsets)
+
+
+# --- headers ------------------------------------------------------------
+
+
+class HeaderColumns:
+    """The headers of `n` records, flat. `c` is the `seg_header_columns *`."""
+
+    __slots__ = ("_owners", "c", "n")
+
+    def __init__(self, offsets: Any, names: Column, values: Column, ends: Any = None) -> None:
+        """`offsets`, int64: where the headers of each record begin, and in an element more where those of the
+        last one end; with `ends` only where they begin, and there where they end.
+        """
+        pointer = held("int64_t[]", offsets)
+        until = None if ends is None else held("int64_t[]", ends)
+        self.n = len(pointer) - 1 if until is None else len(until)
+        self.c = c = ffi.new("seg_header_columns *")
+        c.offsets, c.n = pointer, self.n
+        if until is not None:
+            c.ends = until
+        c.names, c.values = names.c[0], values.c[0]
+        self._owners = (pointer, names, values, until)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no record has a header."""
+        return int(self.c.names.n) == 0
+
+
+def no_headers(n: int) -> HeaderColumns:
+    """Return the headers of `n` records without any."""
+    return HeaderColumns(bytes(8 * (n + 1)), null_column(0), null_column(0))

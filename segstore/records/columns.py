@@ -16,12 +16,13 @@ from segstore.records.column import (
     ALLOWED_ITEMS,
     TEXT,
     Column,
+    HeaderColumns,
     from_list,
     from_numpy,
+    no_headers,
     null_column,
     offsets_of,
 )
-from segstore.records.header_columns import HeaderColumns, no_headers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

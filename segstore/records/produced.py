@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from segstore._native import ffi, held, lib
 from segstore.arrays import np
-from segstore.records.column import WIDE_OFFSETS, Column
+from segstore.records.column import WIDE_OFFSETS, Column, HeaderColumns
 from segstore.records.columns import Columns
 from segstore.records.encoded import Template, checked
 from segstore.records.header import batch_ptr, batch_type
-from segstore.records.header_columns import HeaderColumns
 from segstore.records.lazy_columns import ByteColumn
 from segstore.records.records import Records
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from segstore.client.producer.partitioner import key_hashes
 from segstore.errors import InvalidArgumentError, InvalidRecordError, UnknownTopicOrPartitionError
+from segstore.records.column import HeaderColumns
 from segstore.records.columns import as_column
-from segstore.records.header_columns import HeaderColumns
 from segstore.storage.meta.topics import TopicInfo
 
 if TYPE_CHECKING:

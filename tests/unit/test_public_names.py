@@ -16,9 +16,9 @@ CLIENT = "DEFAULT_CONFIG bootstrap_connected close config metrics"
 CONSUMER = """assign assignment beginning_offsets commit commit_async committed end_offsets group_metadata
     highwater offsets_for_times partitions_for_topic pause paused poll poll_arrow position resume seek
     seek_to_beginning seek_to_end subscribe subscription topics unsubscribe"""
-LOG = """append append_batch delete_records end_offset flush high_watermark last_stable_offset leader_epoch
-    log_end_offset max_timestamp offset_for_time partition read read_many read_one scan size start_offset
-    topic transfer"""
+LOG = """append append_batch append_table delete_records end_offset flush high_watermark last_stable_offset
+    leader_epoch log_end_offset max_timestamp offset_for_time partition read read_many read_one scan size
+    start_offset topic transfer"""
 PRODUCER = """abort_transaction begin_transaction commit_transaction flush init_transactions partitions_for
     send send_offsets_to_transaction"""
 STORE = """add_partitions alter_topic close create_topic delete_topic ensure_topic flush host_pid members
