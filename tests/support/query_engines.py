@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -156,33 +157,45 @@ def _from_duckdb(connection: Any, relation: str, query: Query) -> Answer:
 _ROWS = ("rows", "head")
 
 
+@cache
+def _connected() -> Any:
+    """Return the connection of this process: to make one takes a hundred times as long as a query."""
+    connection = duckdb.connect()
+    connection.execute("SET threads = 2")
+    return connection
+
+
 @contextmanager
-def _connected() -> Iterator[Any]:
-    with duckdb.connect() as connection:
-        connection.execute("SET threads = 2")
+def _registered(name: str, found: Any) -> Iterator[Any]:
+    """Yield a connection to which a table is known by a name."""
+    connection = _connected()
+    connection.register(name, found)
+    try:
         yield connection
+    finally:
+        connection.unregister(name)
 
 
 def duckdb_view(place: Place, query: Query) -> Answer:
     """A view that `attach` makes; it has none of a scan's bounds but its isolation level."""
-    level = query.terms.isolation_level
-    with _connected() as connection:
-        topics = {"shown": place.topic}
-        segstore.duckdb.attach(connection, place.store_or_path, topics=topics, isolation_level=level)
+    connection, level = _connected(), query.terms.isolation_level
+    topics = {"shown": place.topic}
+    segstore.duckdb.attach(connection, place.store_or_path, topics=topics, isolation_level=level)
+    try:
         return _from_duckdb(connection, "shown", query)
+    finally:
+        connection.unregister("shown")
 
 
 def duckdb_registered(place: Place, query: Query) -> Answer:
-    with _connected() as connection:
-        connection.register("topic_table", _dataset(place, query))
+    with _registered("topic_table", _dataset(place, query)) as connection:
         return _from_duckdb(connection, "topic_table", query)
 
 
 def duckdb_replaced(place: Place, query: Query) -> Answer:
     """DuckDB finds the dataset by its variable's name."""
     found = _dataset(place, query)
-    with _connected() as connection:
-        table = connection.sql(_sql("found", query)).to_arrow_table()
+    table = _connected().sql(_sql("found", query)).to_arrow_table()
     del found
     return [()] * table.num_rows if query.kind in _ROWS and not query.columns else rows_from(table)
 
@@ -191,8 +204,7 @@ def duckdb_table(place: Place, query: Query) -> Answer:
     """A scan's table in memory."""
     with place.opened() as store:
         found = store.scan(place.topic, **query.terms.given()).to_arrow()
-    with _connected() as connection:
-        connection.register("topic_table", found)
+    with _registered("topic_table", found) as connection:
         return _from_duckdb(connection, "topic_table", query)
 
 

@@ -6,8 +6,9 @@ Each is a function that patches, by a `pytest.MonkeyPatch`. Nothing is on disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -15,16 +16,13 @@ from plain_rows import rows_of
 
 from segstore.storage.scans.bounds import ALL, INT64_MIN, Bounds
 from segstore.storage.scans.topic_scan import TopicScan
+from segstore.tables import topic_scanner
 
 Batches = Iterator[pa.RecordBatch]
 Read = Callable[[TopicScan, "Sequence[str] | None", Bounds], Batches]
 
 
-class Mutation(NamedTuple):
-    """A defect, and the engines that show it; all for none."""
-
-    plant: Callable[[pytest.MonkeyPatch], None]
-    engines: tuple[str, ...] = ()
+Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
 def _reads(change: Callable[[Read, TopicScan, Sequence[str] | None, Bounds], Batches]) -> Mutation:
@@ -40,7 +38,7 @@ def _reads(change: Callable[[Read, TopicScan, Sequence[str] | None, Bounds], Bat
 
         monkeypatch.setattr(TopicScan, "batches", batches)
 
-    return Mutation(plant)
+    return plant
 
 
 def _names(scan: TopicScan, columns: Sequence[str] | None) -> list[str]:
@@ -115,6 +113,33 @@ def _empty_is_null(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) ->
         yield batch
 
 
+# --- defects of engines ---------------------------------------------------------------------------
+
+
+def _bounds_of_dataset(change: Callable[[Bounds], Bounds]) -> Mutation:
+    """Return the mutation of what a dataset's filter says of bounds."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        original = topic_scanner.bounds_of
+        monkeypatch.setattr(topic_scanner, "bounds_of", lambda *of: change(original(*of)))
+
+    return plant
+
+
+def _exclusive(bounds: Bounds) -> Bounds:
+    return bounds._replace(last_time=bounds.last_time - 1)
+
+
+def _not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """polars' predicate is taken to be met by all that is within its bounds."""
+    monkeypatch.setattr(pl.DataFrame, "filter", lambda self, *_, **__: self)
+
+
+def _wrong_or(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is within one of two bounds is taken to be within both."""
+    monkeypatch.setattr(Bounds, "join", Bounds.meet)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "the last offset is left out": _reads(_last_offset_left_out),
     "times are taken to rise": _reads(_times_taken_to_rise),
@@ -123,4 +148,7 @@ MUTATIONS: dict[str, Mutation] = {
     "headers are shifted by a row": _reads(_headers_shifted),
     "timestamp types are those of the first row": _reads(_kinds_of_the_first),
     "what is empty is null": _reads(_empty_is_null),
+    "a dataset's last time is left out": _bounds_of_dataset(_exclusive),
+    "a predicate is not applied within its bounds": _not_applied,
+    "one or the other is both": _wrong_or,
 }

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from drawn_tables import TOPIC, DrawnTable
 from plain_rows import (
@@ -32,6 +33,7 @@ from query_engines import QUERIES, WHOLE, Kept
 from table_engines import BOUNDED, SCANS, Engine, Place
 
 import segstore
+from segstore.storage.scans import piece_reader
 from segstore.storage.scans.bounds import Bounds
 
 ROUNDS, STEPS, QUESTIONS, ASKED = 3, 12, 8, 4
@@ -54,7 +56,7 @@ class Game:
         """Raises Wrong."""
         replicated = self._rng.random() < 0.15
         path = self._root / "store"
-        with _quiet(), DrawnTable(path, self._rng, replicated) as table:
+        with _quiet(), _pieces(self._rng), DrawnTable(path, self._rng, replicated) as table:
             of = Place("its own place", table.store if replicated else str(path), TOPIC)
             with closing(Kept(of)) as kept:
                 for number in range(ROUNDS):
@@ -119,6 +121,24 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _pieces(rng: random.Random) -> Iterator[None]:
+    """Let scans read in the usual pieces, or in small ones, of which a drawn log has many."""
+    sizes = {
+        "AT_A_TIME": rng.choice((200, 3_000)),
+        "HEADERS_AT_A_TIME": rng.choice((200, 3_000)),
+        "STEP": rng.choice((100, 1_000)),
+        "_MOST_PLAIN": rng.choice((1, 500, 10_000)),
+        "_MOST_ROWS": rng.choice((1, 10, 1 << 20)),
+        "_MOST_HEADERS": rng.choice((1, 4, 4096)),
+        "_SMALL_BATCH": rng.choice((0, 120, 1 << 10)),
+        "_CHUNK": rng.choice((70, 2_000, 1 << 20)),
+    }
+    some = dict(rng.sample(sorted(sizes.items()), rng.choice((0, 1, 3, len(sizes)))))
+    with mock.patch.multiple(piece_reader, **{"STEP": piece_reader.STEP, **some}):
+        yield
 
 
 @contextmanager

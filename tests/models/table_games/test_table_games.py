@@ -31,12 +31,12 @@ def test_a_defect_is_found(
         seed, root = rng.randrange(1 << 32), tmp_path / str(turn)
         (root / "again").mkdir(parents=True)
         with monkeypatch.context() as patch:
-            MUTATIONS[name].plant(patch)
+            MUTATIONS[name](patch)
             try:
-                Game(seed, root, MUTATIONS[name].engines).play()
+                Game(seed, root).play()
                 continue
             except Wrong:
                 """It is found."""
-        Game(seed, root / "again", MUTATIONS[name].engines).play()  # it is the defect that was found
+        Game(seed, root / "again").play()  # it is the defect that was found
         return
     pytest.fail(f"{name}: not found by {TURNS} games")
