@@ -11,6 +11,9 @@ from multiprocessing import get_context
 
 from .play import played
 
+SAID = 50
+"""Games between two lines of what was played."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="table_games", description=__doc__)
@@ -23,12 +26,14 @@ def main() -> int:
     began, failed, counts = time.monotonic(), [], Counter[str]()
     seeds = range(first, first + options.games)
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
-        for done in pool.map(played, seeds, [options.engine] * len(seeds)):
+        for number, done in enumerate(pool.map(played, seeds, [options.engine] * len(seeds)), 1):
             counts += done.counts
             if done.wrong:
                 failed.append(done.seed)
                 print(done.wrong, flush=True)
-    print(f"{options.games} games from {first} in {time.monotonic() - began:.0f} s: failed {failed}")
+            if number % SAID == 0 or number == len(seeds):
+                seconds = time.monotonic() - began
+                print(f"{number} games from {first} in {seconds:.0f} s: failed {failed}", flush=True)
     print("; ".join(f"{name}: {count}" for name, count in sorted(counts.items())))
     return bool(failed)
 
