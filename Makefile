@@ -177,6 +177,9 @@ bench-shared: $(VENV)/.built  ## processes that share a store, beside one alone,
 bench-queues: $(VENV)/.built  ## share groups beside consumer groups, persist-queue and SQLite, by turns, in eight minutes; into benchmarks/results/ and docs/queues.md (ARGS=--quick)
 	$(BIN)/python -m benchmarks.bench_queue $(ARGS)
 
+bench-tables: $(VENV)/.built  ## topics as tables beside Parquet files, in DuckDB and polars, by turns, in four minutes; into benchmarks/results/ and docs/tables.md (ARGS=--quick)
+	$(BIN)/python -m benchmarks.bench_tables $(ARGS)
+
 bench-baseline: $(VENV)/.built  ## measure the ratios anew, as what later runs are compared with
 	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-pages
 

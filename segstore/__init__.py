@@ -190,8 +190,8 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.store.store_member": ("StoreMember",),
     "segstore.storage.scans.topic_scan": ("TopicRecord", "TopicScan"),
     "segstore.storage.transfer.methods": ("transfer_methods",),
-    "segstore.tables.polars": ("scan_polars",),
     "segstore.tables.dataset": ("dataset",),
+    "segstore.tables.polars": ("scan_polars",),
 }
 _ROOMS = ("config", "duckdb", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
 """The rooms that the engine is made of: `segstore.files.Files` needs no import but `import segstore`."""

@@ -68,7 +68,10 @@ SETTINGS: dict[str, tuple[type[Settings], str]] = {
 }
 GROUPS: dict[str, tuple[str, ...]] = {
     "Stores": ("open", "Store", "StoreMember", "TopicInfo", "check", "Finding", "copy", "Copied"),
-    "Logs and records": ("PartitionLog", "Scan", "Records", "Record", "transfer_methods"),
+    "Logs and records": (
+        *("PartitionLog", "Scan", "TopicScan", "TopicRecord", "Records", "Record", "transfer_methods"),
+    ),
+    "Tables": ("scan_polars", "dataset"),
     "Producers": ("Producer", "AsyncProducer", "ProducerRecord", "RecordMetadata"),
     "Consumers": (
         *("Consumer", "AsyncConsumer", "ConsumerRecord", "ConsumerRebalanceListener"),

@@ -117,21 +117,21 @@ INLINE int64_t put_row(seg_table *t, int full, const source *s, const fields *f)
     return 0;
 }
 
-/* Put the records behind one that began at p and was `size` bytes long, as long as they are like it, at most `most`:
- * how many. *f is the last one then. Or SEG_E_*, also where offsets don't rise. */
+/* Put the records behind one that began at p, as long as they are like it, at most `most`: how many. *f is the last one
+ * then. SEG_E_ROOM without room for one. */
 INLINE int64_t put_alike(seg_table *t, const source *s, const uint8_t *p, const uint8_t *end, int64_t most, fields *f)
 {
     shape like;
-    int64_t k = 0, previous = f->offset_delta, r;
+    int64_t k = 0, r;
     if (!shape_of(p, end, f, &like))
         return 0;
     for (p = f->next; k < most && end - p >= like.room && has_shape(p, &like); k++, p = f->next) {
         uint64_t v = join_sevens(load64le(p + like.deltas_at) & like.deltas_mask);
+        int64_t offset_delta = unzigzag(v >> like.timestamp_bits);
+        if (UNLIKELY(offset_delta <= f->offset_delta || offset_delta > s->most))
+            break; /* read_record's caller says what is wrong */
+        f->offset_delta = offset_delta;
         f->timestamp_delta = unzigzag(v & (((uint64_t)1 << like.timestamp_bits) - 1));
-        f->offset_delta = unzigzag(v >> like.timestamp_bits);
-        if (UNLIKELY(f->offset_delta <= previous || f->offset_delta > s->most))
-            return SEG_E_RECORD;
-        previous = f->offset_delta;
         f->key = p + like.key_at;
         f->value = p + like.value_at;
         f->next = p + like.size;

@@ -59,7 +59,7 @@ COMMANDS = {
     ),
     "groups": (
         "segstore.cli.groups",
-        "Show consumer and share groups and their lag, reset their offsets, delete them.",
+        "Show consumer and share groups and their lag, alter settings, reset offsets, delete.",
     ),
     "quotas": (
         "segstore.cli.maintenance",

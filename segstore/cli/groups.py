@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from segstore.cli.completion import group_names
-from segstore.cli.options import json_option, time_value
+from segstore.cli.options import changes_of, config_given, forget_option, json_option, time_value
 from segstore.cli.output import NOTED, add_row, console, counted, print_json, shown, styled, table
 from segstore.cli.place_first import PlaceFirst
 from segstore.cli.place_option import place_option
@@ -33,16 +33,19 @@ if TYPE_CHECKING:
 
 STATES = {"Stable": "", "Unknown": "red"}
 _SHARE = "share"
+KINDS = ("classic", "consumer", _SHARE)
 
 
 @click.command("list")
+@click.option("--type", "kind", type=click.Choice(KINDS), help="Only groups of this type.")
 @place_option
 @json_option
-def list_groups(where: Where, as_json: bool) -> None:
+def list_groups(kind: str | None, where: Where, as_json: bool) -> None:
     """List all groups: state, members, and how far they are behind."""
     with where.reading() as place:
         known = place.groups()
         found = [known.describe(listing.group_id) for listing in known.list()]
+    found = [group for group in found if kind in (None, group.group_type)]
     if as_json:
         for group in found:
             print_json(_summary(group))
@@ -405,20 +408,40 @@ def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -
     return click.confirm(f"Forget {what} {', '.join(names)}?", err=True)
 
 
+@click.command()
+@click.argument("group", shell_complete=group_names)
+@config_given("A setting with Kafka's name, such as share.auto.offset.reset=earliest; may be repeated.")
+@forget_option
+@place_option
+def alter(group: str, config: dict[str, str], forget: tuple[str, ...], where: Where) -> None:
+    """Change GROUP's settings, which go before the store's. The group need not be there yet.
+
+    `segstore groups alter workers --config share.auto.offset.reset=earliest` lets a share group begin with
+    the first record; `--config errors.deadletterqueue.topic.name=dlq.workers` gives it dead letters.
+    """
+    changes = changes_of(config, forget)
+    if not changes:
+        raise click.UsageError("Nothing to change: give --config or --delete-config.")
+    with where.changing() as place:
+        made = place.alter_group(group, changes)
+    settings = ", ".join(f"{name}={value}" for name, value in made.items())
+    click.echo(f"altered {group}: {settings or 'it has no settings of its own'}", err=True)
+
+
 # --- groups ------------------------------------------------------------
 
 
 @click.group(cls=PlaceFirst, no_args_is_help=False, default="list")
 def groups() -> None:
-    """Show consumer and share groups and their lag, reset their offsets, delete them.
+    """Show consumer and share groups and their lag, alter settings, reset offsets, delete.
 
     Committed offsets are records of the topic __consumer_offsets, the states of share groups are records of
     __share_group_state. Without a command the groups are listed.
-    `list` and `describe` work beside a live writer; `reset` and `delete` need the store for themselves, so
-    that no member is reading. The store is given with --store, or in SEGSTORE_PATH; --bootstrap takes a
+    `list` and `describe` work beside a live writer; `alter`, `reset` and `delete` need the store for
+    themselves, or its server. The store is given with --store, or in SEGSTORE_PATH; --bootstrap takes a
     cluster instead.
     """
 
 
-for command in (list_groups, describe, reset, delete):
+for command in (list_groups, describe, alter, reset, delete):
     groups.add_command(command)

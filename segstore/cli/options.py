@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -79,6 +79,28 @@ def config_option(command: F) -> F:
     """Add `config_given` to a command that changes a topic's settings."""
     text = "A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated."
     return config_given(text)(command)
+
+
+def forget_option(command: F) -> F:
+    """Add the option --delete-config NAME, which may be repeated and gives the argument `forget`."""
+    return click.option(
+        "--delete-config",
+        "-d",
+        "forget",
+        metavar="NAME",
+        multiple=True,
+        help="Set this setting back to its default; may be repeated.",
+    )(command)
+
+
+def changes_of(config: Mapping[str, str], forget: Sequence[str]) -> dict[str, str | None]:
+    """Return the changes of settings that --config and --delete-config ask for, None for a default. Raises
+    UsageError for a setting that is in both.
+    """
+    both = sorted(set(config) & set(forget))
+    if both:
+        raise click.UsageError(f"{both[0]} is both set and deleted.")
+    return {**config, **dict.fromkeys(forget)}
 
 
 def settings_option(text: str) -> Callable[[F], F]:

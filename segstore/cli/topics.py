@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from segstore.cli.completion import topic_names
-from segstore.cli.options import config_option, json_option
+from segstore.cli.options import changes_of, config_option, forget_option, json_option
 from segstore.cli.output import add_row, console, own_last, print_json, size_text, table
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Place, Where
@@ -124,14 +124,7 @@ def create(topic: str, partitions: int, if_not_exists: bool, config: dict[str, s
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
 @config_option
-@click.option(
-    "--delete-config",
-    "-d",
-    "forget",
-    metavar="NAME",
-    multiple=True,
-    help="Set this setting back to its default; may be repeated.",
-)
+@forget_option
 @click.option(
     "--partitions", "-p", type=click.IntRange(1, 100_000), help="New number of partitions, more than now."
 )
@@ -140,10 +133,7 @@ def alter(
     topic: str, config: dict[str, str], forget: tuple[str, ...], partitions: int | None, where: Where
 ) -> None:
     """Change TOPIC's settings, or add partitions."""
-    both = sorted(set(config) & set(forget))
-    if both:
-        raise click.UsageError(f"{both[0]} is both set and deleted.")
-    changes: dict[str, Any] = {**config, **dict.fromkeys(forget)}
+    changes = changes_of(config, forget)
     if not changes and partitions is None:
         raise click.UsageError("Nothing to change: give --config, --delete-config or --partitions.")
     with where.changing(topic) as place:

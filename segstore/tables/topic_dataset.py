@@ -77,9 +77,8 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     ) -> TopicScanner:
         """Return a scanner of these columns (names, or expressions by name), and of the records for which
         `filter` is true, in batches of up to `batch_size` records. `options` are the others that Arrow's own
-        datasets take, on threads and on reading ahead: they change nothing here. Raises InvalidTypeError,
-        InvalidArgumentError for columns that are not there, Arrow's errors for an expression that it can't
-        evaluate.
+        datasets take, on threads and on reading ahead: they change nothing here. Raises InvalidTypeError;
+        InvalidArgumentError for columns that are not there, and for an expression that Arrow can't evaluate.
         """
         for name in options:
             if name not in _OPTIONS:
@@ -134,16 +133,20 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     def join(
         self, right_dataset: pds.Dataset | pa.Table, keys: Any, *args: Any, **kwargs: Any
     ) -> pds.InMemoryDataset:
-        """Return a dataset of all records joined with others, as `pyarrow.Table.join` does, in memory."""
-        return pds.InMemoryDataset(self.to_table().join(_in_memory(right_dataset), keys, *args, **kwargs))
+        """Return a dataset of all records joined with others, as `pyarrow.Table.join` does, in memory. Arrow
+        joins no lists: headers are left out of it.
+        """
+        joined = _joinable(self).join(_joinable(right_dataset), keys, *args, **kwargs)
+        return pds.InMemoryDataset(joined)
 
     def join_asof(
         self, right_dataset: pds.Dataset | pa.Table, *args: Any, **kwargs: Any
     ) -> pds.InMemoryDataset:
         """Return a dataset of all records joined with others that are near, as `pyarrow.Table.join_asof`
-        does, in memory.
+        does, in memory. Headers are left out of it.
         """
-        return pds.InMemoryDataset(self.to_table().join_asof(_in_memory(right_dataset), *args, **kwargs))
+        joined = _joinable(self).join_asof(_joinable(right_dataset), *args, **kwargs)
+        return pds.InMemoryDataset(joined)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> NoReturn:
         """Raise InvalidTypeError: a topic has no fragments that Arrow could read."""
@@ -154,8 +157,11 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         raise InvalidTypeError(f"replace_schema: the schema is the topic's; {_OWN_WAYS}")
 
 
-def _in_memory(dataset: pds.Dataset | pa.Table) -> pa.Table:
-    return dataset.to_table() if isinstance(dataset, pds.Dataset) else dataset
+def _joinable(dataset: pds.Dataset | pa.Table) -> pa.Table:
+    """Return a dataset in memory, of a topic without the columns that Arrow can't join."""
+    if not isinstance(dataset, TopicDataset):
+        return dataset.to_table() if isinstance(dataset, pds.Dataset) else dataset
+    return dataset.to_table([each.name for each in dataset.schema if not pa.types.is_nested(each.type)])
 
 
 class _Refusal:

@@ -48,10 +48,12 @@ class TopicScanner:
         self._tested = _read_for([] if condition is None else [condition], table.schema)
         shown = _read_for(_expressions(self._columns, table.schema), table.schema)
         self._schema = pa.schema([each for each in table.schema if each in shown or each in self._tested])
-        asked = pds.InMemoryDataset(table.schema.empty_table())
-        self.projected_schema: pa.Schema = asked.scanner(
-            columns=self._columns, filter=condition
-        ).projected_schema
+        if (
+            condition is not None
+            and (kind := _projected(table.schema, {"": condition}).types[0]) != pa.bool_()
+        ):
+            raise InvalidTypeError(f"filter={condition}: must be true or false, not {kind}")
+        self.projected_schema = _projected(table.schema, self._columns)
 
     @property
     def dataset_schema(self) -> pa.Schema:
@@ -183,6 +185,15 @@ def _expressions(
     if isinstance(columns, dict):
         return list(columns.values())
     return [pc.field(name) for name in (schema.names if columns is None else columns)]
+
+
+def _projected(schema: pa.Schema, columns: list[str] | dict[str, pc.Expression] | None) -> pa.Schema:
+    """Return the schema that columns have. Raises InvalidArgumentError if Arrow can't evaluate them."""
+    try:
+        return pds.InMemoryDataset(schema.empty_table()).scanner(columns=columns).projected_schema
+    except pa.ArrowException as e:
+        told = columns if not isinstance(columns, dict) else ", ".join(map(str, columns.values()))
+        raise InvalidArgumentError(f"{told}: {e}") from e
 
 
 def _read_for(expressions: list[pc.Expression], schema: pa.Schema) -> pa.Schema:

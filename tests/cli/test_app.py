@@ -137,7 +137,7 @@ UNKNOWN = {
     "an option": (["topics", "--stor", "x"], "No such option '--stor': did you mean --store? See"),
     "the nearest option first": (
         ["consume", "t", "--ofset", "1"],
-        "segstore consume: No such option '--ofset': did you mean --offset or --set? See",
+        "segstore consume: No such option '--ofset': did you mean --offset or --offsets or --set? See",
     ),
     "an option before the command": (["--stoer", "x", "topics"], "'--stoer': did you mean --store? See"),
     "an option like none": (["create", "t", "--dry"], "segstore create: No such option '--dry'. See"),

@@ -13,6 +13,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore import AdminClient
+from segstore.cli.groups import KINDS
 from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
 from segstore.coordinator.group.assignors import Subscription
 
@@ -322,3 +323,55 @@ def test_help(command: str) -> None:
     shown = ok("groups", command, "--help").stdout
     assert f" groups {command} [OPTIONS]" in shown
     assert "SEGSTORE_PATH" in shown
+
+
+# --- settings, types -----------------------------------------------------------------------------------
+
+
+RESET, LIMIT = "share.auto.offset.reset", "share.delivery.count.limit"
+
+
+def test_alter_a_group_that_is_not_there_yet(path: Path) -> None:
+    done = ok("groups", "alter", "workers", "-c", f"{RESET}=earliest", "-c", f"{LIMIT}=7", "-s", path)
+    assert done.stderr == f"altered workers: {RESET}=earliest, {LIMIT}=7\n"
+    done = ok("groups", "alter", "workers", "-d", LIMIT, "-s", path)
+    assert done.stderr == f"altered workers: {RESET}=earliest\n"
+    with segstore.open(path) as store, segstore.ShareConsumer(store, "t", group_id="workers") as queue:
+        assert [each.offset for each in queue.poll_flat(timeout_ms=PATIENCE * 1000)] == [*range(10)]
+    done = ok("groups", "alter", "workers", "-d", RESET, "-s", path)
+    assert done.stderr == "altered workers: it has no settings of its own\n"
+
+
+def test_alter_a_group_of_a_cluster(path: Path) -> None:
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    with segstore.open(path) as store, segstore.serve(store, port=0) as server:
+        at = ["--bootstrap", server.bootstrap_servers]
+        done = ok("groups", "alter", "workers", "-c", f"{RESET}=earliest", *at)
+        assert done.stderr == f"altered workers: {RESET}=earliest\n"
+        done = ok("groups", "alter", "workers", "-d", RESET, *at)
+        assert done.stderr == "altered workers: it has no settings of its own\n"
+
+
+REFUSED = {
+    "nothing to change": ([], "Nothing to change: give --config or --delete-config."),
+    "set and deleted": (["-c", f"{RESET}=latest", "-d", RESET], f"{RESET} is both set and deleted."),
+    "an unknown setting": (["-c", "share.x=1"], "share.x"),
+    "a value that is not allowed": (["-c", f"{RESET}=first"], RESET),
+}
+
+
+@pytest.mark.parametrize(("given", "told"), REFUSED.values(), ids=REFUSED)
+def test_alter_refuses(given: list[str], told: str, path: Path) -> None:
+    done = run("groups", "alter", "workers", *given, "-s", path)
+    assert done.exit_code != 0
+    assert told in " ".join(done.stderr.split())
+    with segstore.open(path) as store:
+        assert AdminClient(store).describe_configs([segstore.ConfigResource("GROUP", "workers")]) is not None
+
+
+def test_list_groups_of_a_type(path: Path) -> None:
+    with segstore.open(path) as store, segstore.ShareConsumer(store, "t", group_id="workers") as queue:
+        queue.poll(100)
+    listed = {kind: json_lines(ok("groups", "list", "--type", kind, "--json", "-s", path)) for kind in KINDS}
+    names = {kind: [row["group"] for row in rows] for kind, rows in listed.items()}
+    assert names == {"classic": ["app", "audit"], "consumer": [], "share": ["workers"]}

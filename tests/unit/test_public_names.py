@@ -22,7 +22,7 @@ LOG = """append append_batch append_table delete_records end_offset flush high_w
 PRODUCER = """abort_transaction begin_transaction commit_transaction flush init_transactions partitions_for
     send send_offsets_to_transaction"""
 STORE = """add_partitions alter_topic close create_topic delete_topic ensure_topic flush host_pid members
-    mended metrics metrics_text mode partition path recovered role stats sweep topics upgrade"""
+    mended metrics metrics_text mode partition path recovered role scan stats sweep topics upgrade"""
 NAMES: dict[str, tuple[Callable[[segstore.Store], Any], str]] = {
     "a store": (lambda store: store, STORE),
     "a log": (lambda store: store.partition("t"), LOG),

@@ -93,6 +93,10 @@ def _check_address(text: str) -> None:
         raise InvalidArgumentError(f"--bootstrap={text!r}: must be HOST:PORT, with commas between several")
 
 
+_OWN = {"TOPIC": "DYNAMIC_TOPIC_CONFIG", "GROUP": "GROUP_CONFIG"}
+"""The source of settings that were made for one resource, by its kind."""
+
+
 class Cluster:
     """A cluster that has answered. See `Place`."""
 
@@ -134,15 +138,15 @@ class Cluster:
         futures = self._client.admin.describe_topics(self._client.kafka.TopicCollection([*names]))
         return {name: _id(self._client.result(future, name).topic_id) for name, future in futures.items()}
 
-    def _configs(self, names: Collection[str]) -> dict[str, dict[str, Any]]:
-        """Return the settings that were made for topics."""
+    def _configs(self, names: Collection[str], kind: str = "TOPIC") -> dict[str, dict[str, Any]]:
+        """Return the settings that were made for topics, or for groups."""
         admin, found = self._client.kafka.admin, {}
         if not names:
             return {}
-        asked = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in names]
+        asked = [admin.ConfigResource(admin.ResourceType[kind], name) for name in names]
         for resource, future in self._client.admin.describe_configs(asked).items():
             held = self._client.result(future, resource.name)
-            own = admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+            own = admin.ConfigSource[_OWN[kind]].value
             given = {name: each.value for name, each in held.items() if each.source == own}
             found[resource.name] = _typed(given)
         return found
@@ -169,14 +173,20 @@ class Cluster:
         now = _typed({**before, **changes})
         return partitions or self._topics[topic].partitions, now
 
-    def _altered(self, topic: str, changes: Mapping[str, str | None]) -> Any:
+    def alter_group(self, group: str, changes: Mapping[str, str | None]) -> Mapping[str, Any]:
+        asked = self._altered(group, changes, "GROUP")
+        (future,) = self._client.admin.incremental_alter_configs([asked]).values()
+        self._client.result(future, group)
+        return self._configs([group], "GROUP")[group]
+
+    def _altered(self, name: str, changes: Mapping[str, str | None], kind: str = "TOPIC") -> Any:
         admin = self._client.kafka.admin
         kinds = admin.AlterConfigOpType
         entries = [
-            admin.ConfigEntry(name, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
-            for name, value in changes.items()
+            admin.ConfigEntry(each, value, incremental_operation=kinds.DELETE if value is None else kinds.SET)
+            for each, value in changes.items()
         ]
-        return admin.ConfigResource(admin.ResourceType.TOPIC, topic, incremental_configs=entries)
+        return admin.ConfigResource(admin.ResourceType[kind], name, incremental_configs=entries)
 
     def delete_topic(self, topic: str) -> None:
         self._client.result(self._client.admin.delete_topics([topic])[topic], topic)

@@ -210,6 +210,13 @@ class StorePlace:
 
         return Groups(self._store)
 
+    def alter_group(self, group: str, changes: Mapping[str, str | None]) -> Mapping[str, Any]:
+        from segstore.coordinator.group_settings import group_settings
+
+        settings = group_settings(self._store)
+        settings.alter(group, changes)
+        return settings.made(group).to_mapping()
+
 
 class BatchAppends:
     """Calls `append_batch` of partitions; what a call has returned for is acknowledged. See `Appends`."""

@@ -85,6 +85,11 @@ class Place(Protocol):
     def groups(self) -> Groups:
         """Return the consumer groups."""
 
+    def alter_group(self, group: str, changes: Mapping[str, str | None]) -> Mapping[str, Any]:
+        """Change settings of a group, which need not exist, None for the default; return all settings that
+        were made.
+        """
+
 
 class Appends(Protocol):
     """Appends to partitions of a topic. `records` and `bytes` (of keys and values) count what was

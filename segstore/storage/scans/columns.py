@@ -56,26 +56,40 @@ class BatchMaker:
     def __init__(self, topic: str, schema: pa.Schema) -> None:
         self._topic, self._schema = pa.scalar(topic, pa.string()), schema
 
-    def batch(self, partition: int, rows: RecordTable) -> pa.RecordBatch:
-        """Return the rows as one batch, over the memory of `rows`."""
-        if not len(self._schema):  # a batch without columns has rows all the same
-            nothing = pa.Array.from_buffers(pa.struct([]), len(rows), [None])
-            return pa.RecordBatch.from_struct_array(nothing)
-        arrays = [self._column(field, partition, rows) for field in self._schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+    def batches(self, partition: int, rows: RecordTable) -> list[pa.RecordBatch]:
+        """Return the rows as batches over the memory of `rows`: mostly one."""
+        if not len(self._schema):
+            return [_without_columns(len(rows))] if len(rows) else []
+        kept = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
+        constant = {"topic": self._topic, "partition": pa.scalar(partition, pa.int32())}
+        made = []
+        for first in range(0, len(rows), _MOST_ROWS):
+            n = min(len(rows) - first, _MOST_ROWS)
+            arrays = [
+                kept[name].slice(first, n) if name in kept else beginning(_repeated, n, constant[name])
+                for name in self._schema.names
+            ]
+            made.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        return made
 
-    def _column(self, field: pa.Field, partition: int, rows: RecordTable) -> pa.Array:
-        n = len(rows)
-        if field.name == "topic":
-            return beginning(_repeated, n, self._topic)
-        if field.name == "partition":
-            return beginning(_repeated, n, pa.scalar(partition, pa.int32()))
-        if field.name == "headers":
-            return _headers(rows)
-        if field.name in rows.strings:
-            return _strings(rows.strings[field.name], n)
-        numbers = pa.py_buffer(rows.arrays[field.name][:n])
-        return pa.Array.from_buffers(field.type, n, [None, numbers], 0)
+
+_CONSTANT = frozenset({"topic", "partition"})
+_MOST_ROWS = 1 << 17
+"""Rows of a batch: up to here a constant column is made once for all batches."""
+
+
+def _without_columns(n: int) -> pa.RecordBatch:
+    """Return a batch that has rows all the same."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), n, [None]))
+
+
+def _column(field: pa.Field, rows: RecordTable) -> pa.Array:
+    n = len(rows)
+    if field.name == "headers":
+        return _headers(rows)
+    if field.name in rows.strings:
+        return _strings(rows.strings[field.name], n)
+    return pa.Array.from_buffers(field.type, n, [None, pa.py_buffer(rows.arrays[field.name][:n])], 0)
 
 
 @lru_cache(maxsize=16)

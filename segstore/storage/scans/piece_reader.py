@@ -21,6 +21,7 @@ from segstore.records import (
     BATCH_SIZE,
     CONTROL_FLAG,
     MAGIC,
+    TRANSACTIONAL_FLAG,
     batch_type,
     scan_headers,
     stamped,
@@ -29,7 +30,9 @@ from segstore.records.table import Empty, RecordTable
 from segstore.storage.log.read import Fetched, fetch, first_batch
 from segstore.storage.log.reading import Reading
 from segstore.storage.producers.aborted_transactions import doubtful
+from segstore.storage.segment.segment import Segment
 
+from .dense import recall, remember
 from .pieces import Piece
 
 if TYPE_CHECKING:
@@ -38,10 +41,12 @@ if TYPE_CHECKING:
 BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
 """The columns that headers of batches tell."""
 _CONSTANT = frozenset({"topic", "partition"})
-AT_A_TIME, HEADERS_AT_A_TIME = 8 << 20, 64 << 20
+AT_A_TIME, HEADERS_AT_A_TIME = 4 << 20, 64 << 20
 """Bytes of a piece: a step of Python's is a small part of what C does with them."""
 STEP = 2 << 20
 """Bytes of a read: they stay in a processor's cache until they are decoded."""
+_LEAST_READ = 4096
+"""Behind the bytes that an index tells of: there is a batch, or some small ones."""
 _MOST_PLAIN = 16 * AT_A_TIME
 """Decompressed bytes after which a piece ends early."""
 _MOST_ROWS = 1 << 20
@@ -94,7 +99,7 @@ class PieceReader:
             if self.by_headers:
                 made.by_headers()
             if made.at == piece.start:
-                made.by_records(piece.end)
+                made.by_records(piece.end, piece.size)
         except CorruptRecordError:
             if made.at == piece.start:
                 raise
@@ -118,17 +123,19 @@ class _Making:
 
     # --- records --------------------------------------------------------------------------
 
-    def by_records(self, end: int, size: int = AT_A_TIME) -> None:
-        """Read and decode batches up to offset `end`, at most `size` bytes at a time, or to where the part
+    def by_records(self, end: int, size: int) -> None:
+        """Read and decode batches up to offset `end`, which have about `size` bytes, or to where the part
         ends early.
         """
-        end, size = min(end, self._end), min(size, STEP)
+        end = min(end, self._end)
         while self.at < end and self.rows.plain < _MOST_PLAIN:
             view, gaps = self._reading.view, self._reading.gaps
-            found = fetch(view, self.at, end, size, self._check_crcs, gaps)
+            at_once = min(STEP, max(size, _LEAST_READ))
+            found = fetch(view, self.at, end, at_once, self._check_crcs, gaps)
             if not found:
                 self.at = end
             for fetched in found:
+                size -= len(fetched.data)
                 if not self._take(fetched):
                     return
 
@@ -179,17 +186,36 @@ class _Making:
         slot = view.slot(self.at)
         while slot < len(view.segments) and self.at < limit:
             end, below = view.bounds(slot)
-            first = first_batch(view, slot, end, self.at, limit, self._reading.gaps)
-            position, size = (end, 0) if first is None else (int(first.position), int(first.size))
-            while position < end and self.at < limit:
-                batches = self._headers(slot, position, end, size)
-                shown = batches[: int((batches["last_offset"] < below).sum())]
-                if not self._take_headers(shown) or len(shown) < len(batches):
-                    return
-                size = int(batches["size"][-1])
-                position = int(batches["position"][-1]) + size
-            self._reach(below)
-            slot += 1
+            if not self._recall(view.segments[slot], end) and not self._walk(slot, end, below):
+                return
+            slot = view.slot(self.at)
+
+    def _recall(self, segment: Segment, end: int) -> bool:
+        """Add the rows of a range that is remembered; return False without one."""
+        found = recall(segment, self.at, end)
+        if found is None:
+            return False
+        first, last = self.at, min(found.end, self._end, self.at + _MOST_ROWS)
+        self.rows.add_range(first, last, found.timestamp_type, last - first)
+        self._reach(last)
+        return True
+
+    def _walk(self, slot: int, end: int, below: int) -> bool:
+        """Go on by the headers of one segment, which is visible up to byte `end` and offset `below`; return
+        False if the part ends there.
+        """
+        limit = self._end
+        first = first_batch(self._reading.view, slot, end, self.at, limit, self._reading.gaps)
+        position, size = (end, 0) if first is None else (int(first.position), int(first.size))
+        while position < end and self.at < limit:
+            batches = self._headers(slot, position, end, size)
+            shown = batches[: int((batches["last_offset"] < below).sum())]
+            if not self._take_headers(slot, shown) or len(shown) < len(batches):
+                return False
+            size = int(batches["size"][-1])
+            position = int(batches["position"][-1]) + size
+        self._reach(below)
+        return True
 
     def _headers(self, slot: int, position: int, end: int, size: int) -> NDArray[np.void]:
         """Return headers of batches from a position on, of which the first one has `size` bytes."""
@@ -205,7 +231,7 @@ class _Making:
         self._expected = max(0, self._expected - n * size)
         return np.frombuffer(bytearray(ffi.buffer(out, n * BATCH_SIZE)), batch_type())
 
-    def _take_headers(self, batches: NDArray[np.void]) -> bool:
+    def _take_headers(self, slot: int, batches: NDArray[np.void]) -> bool:
         """Add the records of batches, of which those that headers don't tell are read; return False if the
         part ends before the end, within them or with them.
         """
@@ -216,8 +242,11 @@ class _Making:
         fits = batches[: max(1, int((rows <= _MOST_ROWS).sum()))]
         wanted, known = self._wanted(fits) if len(fits) else (np.empty(0, bool), fits)
         for kind, first, last in _runs(known, wanted):
-            if not self._take_run(kind, known[first:last], int(rows[len(fits) - 1])):
+            run = known[first:last]
+            if not self._take_run(kind, run, int(rows[len(fits) - 1])):
                 return False
+            if kind == _DENSE and not (run["attributes"] & TRANSACTIONAL_FLAG).any():
+                remember(self._reading.view.segments[slot], run)
         if len(known) < len(batches):
             return False
         if is_last:  # nothing lies between

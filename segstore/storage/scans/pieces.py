@@ -6,11 +6,12 @@ Threads: any; nothing is shared.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from segstore.index import OffsetIndex
 from segstore.storage.log.reading import Reading
 from segstore.storage.segment.log_view import LogView
 
@@ -50,28 +51,36 @@ def pieces_of(ranges: Iterable[TopicRange], size: int, committed: bool) -> Itera
 
 def _next(of: TopicRange, start: int, size: int, reading: Reading) -> Piece | None:
     end = min(of.end, reading.limit)
-    if start >= end:
-        return None
-    cut, taken = _cut(reading.view, start, size)
-    return Piece(of, start, min(cut, end), taken)
+    return Piece(of, start, *_cut(reading.view, start, end, size)) if start < end else None
 
 
-def _cut(view: LogView, start: int, size: int) -> tuple[int, int]:
-    """Return an offset up to which a view has about `size` bytes from `start` on, and how many."""
+def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:
+    """Return an offset above `start`, at most `end`, up to which a view has about `size` bytes from `start`
+    on; and how many it has, at most one batch more.
+    """
     taken, slot = 0, view.slot(start)
     while True:
-        segment, (position_end, below) = view.segments[slot], view.bounds(slot)
-        index = segment.indexes[0]
-        hint = index.lookup(start - segment.base_offset)
-        at = hint[1] if hint is not None else 0
-        if position_end - at > size - taken:
-            last = index.entries
-            slot_of = bisect_right(range(last), at + size - taken, key=lambda i: index.entry(i)[1])
-            relative, position = index.entry(slot_of - 1) if slot_of else (-1, 0)
-            if segment.base_offset + relative >= start:
-                return segment.base_offset + relative + 1, taken + position - at
-        taken += max(position_end - at, 0)
+        segment, (last_byte, below) = view.segments[slot], view.bounds(slot)
+        index, base = segment.indexes[0], segment.base_offset
+        hint = index.lookup(start - base)
+        at = hint[1] if hint is not None and hint[1] < last_byte else 0
+        if end < below and (entry := _first(index, _OFFSET, end - 1 - base)) < index.entries:
+            last_byte = min(last_byte, index.entry(entry)[_POSITION])
+        if last_byte - at > size - taken:
+            entry = _first(index, _POSITION, at + size - taken + 1) - 1
+            # The batch that the entry before points to ends there, or others come between.
+            if entry > 0 and (cut := base + index.entry(entry - 1)[_OFFSET] + 1) > start:
+                return min(cut, end), taken + index.entry(entry)[_POSITION] - at
+        taken += max(last_byte - at, 0)
         slot += 1
-        if taken >= size or slot == len(view.segments):
-            return below, taken
+        if taken >= size or end <= below or slot == len(view.segments):
+            return max(min(below, end), start + 1), taken
         start = max(start, below)
+
+
+_OFFSET, _POSITION = range(2)
+
+
+def _first(index: OffsetIndex, field: int, least: int) -> int:
+    """Return the number of the first entry with a field that has at least this value."""
+    return bisect_left(range(index.entries), least, key=lambda slot: index.entry(slot)[field])

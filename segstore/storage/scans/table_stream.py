@@ -18,10 +18,10 @@ from .pieces import Piece, TopicRange, pieces_of
 
 
 class _Read(NamedTuple):
-    """What was read of a piece: a batch, which has no rows if there are no records, up to `next_offset`."""
+    """What was read of a piece, up to `next_offset`."""
 
     piece: Piece
-    batch: pa.RecordBatch
+    batches: list[pa.RecordBatch]
     next_offset: int
 
 
@@ -35,7 +35,7 @@ def batches_of(
 
     def read(piece: Piece) -> _Read:
         part = reader.read(piece)
-        return _Read(piece, maker.batch(part.partition, part.rows), part.next_offset)
+        return _Read(piece, maker.batches(part.partition, part.rows), part.next_offset)
 
     pieces = pieces_of(ranges, reader.size, reader.committed)
     ended: TopicRange | None = None
@@ -43,8 +43,7 @@ def batches_of(
         if found.piece.of is ended:  # its pieces behind the end were begun before that was known
             continue
         while True:
-            if found.batch.num_rows:
-                yield found.batch
+            yield from found.batches
             if found.next_offset >= found.piece.end:
                 break
             rest = found.piece._replace(start=found.next_offset)

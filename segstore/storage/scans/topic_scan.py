@@ -90,8 +90,8 @@ class TopicScan:
         """Yield the records within `bounds`, and perhaps others, as record batches of these columns, by
         default the scan's own, in order of partition and offset.
 
-        A few threads work on pieces of 8 MiB of the logs, but for a scan of less: at most eight pieces are in
-        memory, and what the caller keeps; compressed pieces may have 128 MiB, and one batch more. If only
+        A few threads work on pieces of 4 MiB of the logs, but for a scan of less: at most eight pieces are in
+        memory, and what the caller keeps; compressed pieces may have 64 MiB, and one batch more. If only
         topic, partition, offset and timestamp_type are asked for, no more than headers of batches are read,
         but of batches with gaps, and of messages of magic 0 and 1.
         """

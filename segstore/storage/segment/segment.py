@@ -60,6 +60,8 @@ class Segment:
         """Whether there may be messages of magic 0 or 1: segstore writes none, brokers have."""
         self.number = next(_numbers)
         """No other segment of this process has it; what is remembered of the log's bytes goes by it."""
+        self.dense: tuple[Any, ...] = ()
+        """Ranges of offsets without gaps, as scans by headers have found them (`storage.scans.dense`)."""
         self.durable = False  # its log was synced under another name, and has not changed since
         self.unsynced_aborts = False  # its `.txnindex` has grown since it was synced
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None

@@ -14,6 +14,7 @@ from fuzz import (
     sent_targets,
     small_targets,
     store_target,
+    table_targets,
     wire_target,
 )
 from fuzz.target import Target
@@ -30,6 +31,7 @@ TARGETS: dict[str, Target] = {
     **request_targets.TARGETS,
     **sent_targets.TARGETS,
     **store_target.TARGETS,
+    **table_targets.TARGETS,
     **wire_target.TARGETS,
 }
 

@@ -44,8 +44,9 @@ class Views:
     def call(self) -> tuple[int, list[bytes | None], Any]:
         out, measures = ffi.new("seg_span[]", max(self.n, 1)), ffi.new("seg_measures *")
         buffers = ffi.new("seg_span[]", list(zip(self.parts, self.sizes, strict=True)))
+        views = exact(bytes(self.views))
         done = lib.seg_view_spans(
-            exact(bytes(self.views)), self.n, self.validity, self.at, buffers, len(self.parts), out, measures
+            views, self.n, self.validity, self.at, buffers, len(self.parts), out, measures
         )
         return done, found(out, done) if done > 0 else [], measures
 
