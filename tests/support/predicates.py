@@ -10,13 +10,14 @@ import operator
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import polars
     import pyarrow.dataset
 
+DAY_MS = 86_400_000
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -142,6 +143,39 @@ class Compare(Predicate):
         if self.turned:
             return COMPARISONS[FLIPPED[self.comparison]](literal, column)
         return COMPARISONS[self.comparison](column, literal)
+
+
+@dataclass(frozen=True)
+class Day(Predicate):
+    """The day of a timestamp, in UTC, beside a literal in days since the epoch."""
+
+    comparison: str
+    value: int
+
+    def holds(self, row: Row) -> bool | None:
+        return COMPARISONS[self.comparison](row.timestamp // DAY_MS, self.value)
+
+    def names(self) -> list[str]:
+        return ["timestamp"]
+
+    def _day(self) -> date:
+        return EPOCH.date() + timedelta(days=self.value)
+
+    def sql(self) -> str:
+        return f"CAST(\"timestamp\" AS DATE) {self.comparison} DATE '{self._day()}'"
+
+    def polars(self) -> polars.Expr:
+        import polars
+
+        return COMPARISONS[self.comparison](polars.col("timestamp").dt.date(), polars.lit(self._day()))
+
+    def arrow(self) -> pyarrow.dataset.Expression:
+        import pyarrow
+        import pyarrow.compute as pc
+
+        day = pc.floor_temporal(pc.field("timestamp"), unit="day")
+        literal = pyarrow.scalar(self.value * DAY_MS, pyarrow.timestamp("ms", "UTC"))
+        return COMPARISONS[self.comparison](day, pc.scalar(literal))
 
 
 @dataclass(frozen=True)
@@ -332,6 +366,9 @@ class Draw(NamedTuple):
 
     def _leaf(self) -> Predicate:
         name = self.rng.choice((*FILTERED, "offset", "timestamp", "partition"))
+        if name == "timestamp" and self.rng.random() < 0.15:
+            day = self.literal("timestamp") // 1000 // DAY_MS + self.rng.choice((0, 0, 1))
+            return Day(self.rng.choice(tuple(COMPARISONS)), day)
         kind, values = self.rng.random(), sorted(self.literal(name) for _ in range(3))
         if kind < 0.15:
             return Between(name, values[0], values[-1])

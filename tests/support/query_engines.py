@@ -157,12 +157,16 @@ def _from_duckdb(connection: Any, relation: str, query: Query) -> Answer:
 _ROWS = ("rows", "head")
 
 
+def _connection() -> Any:
+    connection = duckdb.connect()
+    connection.execute("SET threads = 2; SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+    return connection
+
+
 @cache
 def _connected() -> Any:
     """Return the connection of this process: to make one takes a hundred times as long as a query."""
-    connection = duckdb.connect()
-    connection.execute("SET threads = 2")
-    return connection
+    return _connection()
 
 
 @contextmanager
@@ -233,8 +237,7 @@ class Kept:
     def __init__(self, place: Place) -> None:
         self._frame = segstore.scan_polars(place.store_or_path, place.topic)
         self._dataset = segstore.dataset(place.store_or_path, place.topic)
-        self._connection = duckdb.connect()
-        self._connection.execute("SET threads = 2")
+        self._connection = _connection()
         segstore.duckdb.attach(self._connection, place.store_or_path, topics={"shown": place.topic})
         self.queries: dict[str, Engine] = {
             "polars, a kept frame": self._polars,

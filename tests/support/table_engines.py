@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import memory
 import pyarrow as pa
 from plain_rows import COLUMNS, Answer, Query, Row, groups_of, met, projected
 
@@ -154,6 +155,20 @@ def scan_pandas(place: Place, query: Query) -> Answer:
     return finished(exact(back, names), names, query)
 
 
+def appended_table(place: Place, query: Query) -> Answer:
+    """A scan's table that went into another log, and came out of it."""
+    names = ["topic", "partition", "offset", "timestamp_type"]
+    with place.opened() as store:
+        table = store.scan(place.topic, **query.terms.given()).to_arrow()
+    with memory.directory() as root, segstore.open(root) as other:
+        other.create_topic("appended")
+        log = other.partition("appended")
+        log.append_table(table)
+        back = [(r.timestamp, r.key, r.value, tuple(map(tuple, r.headers)) or None) for r in log]
+    rows = [(*row, *record) for row, record in zip(rows_from(table.select(names)), back, strict=True)]
+    return finished(rows, [*names, "timestamp", "key", "value", "headers"], query)
+
+
 def scan_bounded(place: Place, query: Query) -> Answer:
     """Rows within bounds, in order, and perhaps others."""
     with place.opened() as store:
@@ -182,6 +197,7 @@ SCANS: dict[str, Engine] = {
     "a scan, twice": scan_twice,
     "records of a scan": scan_records,
     "pandas of a scan": scan_pandas,
+    "a scan's table, appended elsewhere": appended_table,
 }
 """Their rows are in order of partition and offset."""
 BOUNDED: dict[str, Engine] = {

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 import pytest
 from plain_rows import rows_of
 
+from segstore.records import CONTROL_FLAG
+from segstore.storage.scans import piece_reader
 from segstore.storage.scans.bounds import ALL, INT64_MIN, Bounds
 from segstore.storage.scans.topic_scan import TopicScan
 from segstore.tables import topic_scanner
@@ -41,10 +43,6 @@ def _reads(change: Callable[[Read, TopicScan, Sequence[str] | None, Bounds], Bat
     return plant
 
 
-def _names(scan: TopicScan, columns: Sequence[str] | None) -> list[str]:
-    return list(scan.schema.names if columns is None else columns)
-
-
 # --- defects -------------------------------------------------------------------------------------
 
 
@@ -61,23 +59,6 @@ def _times_taken_to_rise(read: Read, scan: TopicScan, columns: Any, bounds: Boun
         early = [row.offset for row in rows_of(log) if row.timestamp < bounds.first_time]
         own = Bounds(frozenset({log.partition}), first_offset=max(early, default=-1) + 1)
         yield from read(scan, columns, bounds.meet(own))
-
-
-def _gaps_counted(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
-    """Rows without columns are counted by offsets."""
-    if _names(scan, columns):
-        yield from read(scan, columns, bounds)
-        return
-    rows = sum(end - start for _, start, end in scan.ranges)
-    yield pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
-
-
-def _aborted_counted(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
-    """Without keys and values, nothing asks what was aborted."""
-    if {"key", "value"} & {*_names(scan, columns)}:
-        return read(scan, columns, bounds)
-    how = {**scan._how, "isolation_level": "read_uncommitted"}
-    return read(TopicScan(scan.topic, scan.ranges, scan.columns, how), columns, bounds)
 
 
 def _headers_shifted(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) -> Batches:
@@ -113,6 +94,39 @@ def _empty_is_null(read: Read, scan: TopicScan, columns: Any, bounds: Bounds) ->
         yield batch
 
 
+# --- defects of pieces ----------------------------------------------------------------------------
+
+
+def _gaps_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers are taken to tell of batches with gaps, too."""
+    original = piece_reader._runs
+
+    def runs(*of: Any) -> Iterator[tuple[int, int, int]]:
+        for kind, first, last in original(*of):
+            for each in range(first, last):
+                yield piece_reader._DENSE if kind == piece_reader._READ else kind, each, each + 1
+
+    monkeypatch.setattr(piece_reader, "_runs", runs)
+
+
+def _aborted_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing asks which batches were aborted."""
+
+    def wanted(self: Any, batches: Any) -> Any:
+        return (batches["attributes"] & CONTROL_FLAG) == 0, batches
+
+    monkeypatch.setattr(piece_reader._Making, "_wanted", wanted)
+
+
+def _stamped_by_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is left out if its largest timestamp is not within the bounds."""
+
+    def stamped(data: Any, batches: Any, position: int, first: int, last: int) -> Any:
+        return (batches["max_timestamp"] >= first) & (batches["max_timestamp"] <= last)
+
+    monkeypatch.setattr(piece_reader, "stamped", stamped)
+
+
 # --- defects of engines ---------------------------------------------------------------------------
 
 
@@ -143,8 +157,9 @@ def _wrong_or(monkeypatch: pytest.MonkeyPatch) -> None:
 MUTATIONS: dict[str, Mutation] = {
     "the last offset is left out": _reads(_last_offset_left_out),
     "times are taken to rise": _reads(_times_taken_to_rise),
-    "gaps are counted": _reads(_gaps_counted),
-    "aborted records are counted": _reads(_aborted_counted),
+    "gaps are counted": _gaps_counted,
+    "aborted records are counted": _aborted_counted,
+    "a batch's largest timestamp is that of all": _stamped_by_the_largest,
     "headers are shifted by a row": _reads(_headers_shifted),
     "timestamp types are those of the first row": _reads(_kinds_of_the_first),
     "what is empty is null": _reads(_empty_is_null),
