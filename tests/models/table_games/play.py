@@ -63,15 +63,22 @@ class Game:
                     for _ in range(STEPS):
                         table.step()
                     with places(table) as found:
-                        self._ask(number, table, found, kept)
+                        self._ask(f"round {number}", table, table.store, found, kept)
+            table.close()
+            if not replicated:
+                with segstore.open(path, "r") as reader:
+                    at_rest = [Place("a reader's store", reader, TOPIC), of._replace(name="a path")]
+                    self._ask("at rest", table, reader, at_rest, None)
         for each in table.paths:
             findings = [str(finding) for finding in segstore.check(each)]
             if findings:
                 raise Wrong(f"seed {self.seed}: {findings}")
         return self.counts
 
-    def _ask(self, number: int, table: DrawnTable, found: Sequence[Place], kept: Kept) -> None:
-        parts = parts_of(table.store, TOPIC, table.aborted)
+    def _ask(
+        self, when: str, table: DrawnTable, store: Any, found: Sequence[Place], kept: Kept | None
+    ) -> None:
+        parts = parts_of(store, TOPIC, table.aborted)
         for _ in range(QUESTIONS):
             terms = draw_terms(self._rng, parts)
             drawn = draw_query(self._rng, rows_within(parts, terms))
@@ -80,11 +87,11 @@ class Game:
                 query = drawn._replace(terms=_taken(terms, name, kept))
                 wrong = self._answered(name, engine, place, query, rows_within(parts, query.terms))
                 if wrong is not None:
-                    told = f"seed {self.seed}, round {number}: {name}, {place.name}: {query}"
+                    told = f"seed {self.seed}, {when}: {name}, {place.name}: {query}"
                     raise Wrong(f"{told}\n{wrong}\n{_told(table, parts)}")
 
-    def _drawn(self, kept: Kept) -> list[tuple[str, Engine]]:
-        engines: Mapping[str, Engine] = {**SCANS, **BOUNDED, **QUERIES, **kept.queries}
+    def _drawn(self, kept: Kept | None) -> list[tuple[str, Engine]]:
+        engines: Mapping[str, Engine] = {**SCANS, **BOUNDED, **QUERIES, **(kept.queries if kept else {})}
         names = [name for name in engines if not self._engines or name in self._engines]
         chosen = self._rng.sample(names, min(ASKED, len(names)))
         return [(name, engines[name]) for name in chosen]
@@ -102,11 +109,11 @@ class Game:
         return wrong_with(answer, rows, query, ordered=name in SCANS)
 
 
-def _taken(terms: Terms, name: str, kept: Kept) -> Terms:
+def _taken(terms: Terms, name: str, kept: Kept | None) -> Terms:
     """Return what an engine takes of the terms."""
     if name in WHOLE:
         return Terms(isolation_level=terms.isolation_level)
-    return Terms() if name in kept.queries else terms
+    return Terms() if kept and name in kept.queries else terms
 
 
 def _told(table: DrawnTable, parts: Parts) -> str:
