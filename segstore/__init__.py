@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from segstore.storage.transfer.methods import transfer_methods
     from segstore.tables.dataset import dataset
     from segstore.tables.polars import scan_polars
+    from segstore.tables.values import serializer
 
 __all__ = [
     "AcknowledgeType",
@@ -133,6 +134,7 @@ __all__ = [
     "open_replicated",
     "promote",
     "scan_polars",
+    "serializer",
     "serve",
     "transfer_methods",
     "unfence",
@@ -192,6 +194,7 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.transfer.methods": ("transfer_methods",),
     "segstore.tables.dataset": ("dataset",),
     "segstore.tables.polars": ("scan_polars",),
+    "segstore.tables.values": ("serializer",),
 }
 _ROOMS = ("config", "duckdb", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
 """The rooms that the engine is made of: `segstore.files.Files` needs no import but `import segstore`."""

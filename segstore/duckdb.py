@@ -65,10 +65,11 @@ def attach(
     terms = {"isolation_level": isolation_level, "check_crcs": check_crcs}
     decoded = _by_topic(values, views.values())
     in_ms = _release(duckdb.__version__) >= (2,)
-    found = {
-        view: _dataset(store_or_path, topic, decoded.get(topic), in_ms, terms)
-        for view, topic in views.items()
-    }
+    with opened(store_or_path) as store:
+        found = {
+            view: _dataset(store, store_or_path, topic, decoded.get(topic), in_ms, terms)
+            for view, topic in views.items()
+        }
     for view, each in found.items():
         connection.register(view, each)
     return list(found)
@@ -140,18 +141,21 @@ def _by_topic(values: Any, topics: Collection[str]) -> dict[str, Any]:
 
 
 def _dataset(
+    store: Store,
     store_or_path: Store | str | os.PathLike[str],
     topic: str,
     values: Any,
     in_ms: bool,
     terms: Mapping[str, Any],
 ) -> TopicDataset:
+    """Return the dataset of a topic of a store that is open for this; each scan opens `store_or_path`."""
     from segstore.tables.microseconds import MicrosecondTable
     from segstore.tables.table import Table, table_of
     from segstore.tables.topic_dataset import TopicDataset
 
-    def table() -> Table:
-        found = table_of(store_or_path, topic, values, **terms)
-        return found if in_ms else MicrosecondTable(found)
+    def made(table: Table) -> Table:
+        return table if in_ms else MicrosecondTable(table)
 
-    return TopicDataset(table(), table)
+    first = table_of(store, topic, values, **terms)
+    first.source.place = store_or_path
+    return TopicDataset(made(first), lambda: made(table_of(store_or_path, topic, values, **terms)))

@@ -81,11 +81,21 @@ IMPORTED_ON_DEMAND = {
         "tables.table",
         "tables.topic_dataset",
         "tables.topic_scanner",
+        "tables.typed_columns",
     ),
-    *("tables.typed_columns",),
-    *("tables.values.avro", "tables.values.avro_types", "tables.values.choice", "tables.values.decoding"),
-    *("tables.values.function", "tables.values.json", "tables.values.json_types", "tables.values.protobuf"),
-    *("tables.values.protobuf_types", "tables.values.avro_writer", "tables.values.protobuf_writer"),
+    *(
+        "tables.values.avro",
+        "tables.values.avro_types",
+        "tables.values.avro_writer",
+        "tables.values.choice",
+        "tables.values.decoding",
+        "tables.values.function",
+        "tables.values.json",
+        "tables.values.json_types",
+        "tables.values.protobuf",
+        "tables.values.protobuf_types",
+        "tables.values.protobuf_writer",
+    ),
 }
 BRINGS_ARROW = {f"segstore.{module}" for module in IMPORTED_ON_DEMAND}
 

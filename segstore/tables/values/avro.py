@@ -1,8 +1,9 @@
 """`AvroDecoder`: Avro values as columns, decoded by fastavro.
 
-A value has Confluent's prefix if it begins with a byte 0 and an id above 0, and a whole value of the schema
-is behind these five bytes. Otherwise it is read from its first byte. With schemas by id each value must have
-a prefix.
+With schemas by id each value must have Confluent's prefix. With one schema a topic's values have it if more
+of the first ones are whole values behind a byte 0 and an id above 0 than from their first byte on: some bytes
+are both, so that one value can't say it. A value that can't be read as most of the others may be read the
+other way.
 
 Nothing is on disk. Threads: a decoder may be used by any number of them.
 """
@@ -25,13 +26,19 @@ from .decoding import VALUE, BadValues, Columns, reason_of
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+SAMPLE = 100
+"""Values that are looked at for a prefix."""
+
+First = Callable[[], pa.Array]
 Schemas = Mapping[int, Any] | Callable[[int], Any]
 
 
 class AvroDecoder:
-    """Values of a schema; or of one by the id in the prefix of each value, read as values of `schema`."""
+    """Values of a schema, of which `first` gets the first ones; or of one by the id in the prefix of each
+    value, read as values of `schema`.
+    """
 
-    def __init__(self, schema: Any, by_id: Schemas | None = None) -> None:
+    def __init__(self, schema: Any, first: First, by_id: Schemas | None = None) -> None:
         reader = parsed(schema)
         self._kind, tagged = walked(reader)
         self.is_object = pa.types.is_struct(self._kind.type) and not isinstance(reader, list)
@@ -41,9 +48,10 @@ class AvroDecoder:
         self._options: dict[str, Any] = (
             {"return_named_type": True, "return_record_name": True} if tagged else {}
         )
+        self._prefixed = by_id is None and self._are_prefixed(first().drop_null()[:SAMPLE].to_pylist())
 
     @classmethod
-    def by_id(cls, schemas: Schemas, first: Callable[[], pa.Array]) -> Self:
+    def by_id(cls, schemas: Schemas, first: First) -> Self:
         """Return the decoder of values with a prefix: the schema with the highest id is that of the columns;
         of a callable the highest id in the first records. Raises InvalidArgumentError.
         """
@@ -57,7 +65,7 @@ class AvroDecoder:
             )
             raise InvalidArgumentError(f"value_schema {found}: give a schema, or ids and their schemas")
         try:
-            return cls(_found(schemas, max(ids)), schemas)
+            return cls(_found(schemas, max(ids)), first, schemas)
         except ValueError as error:
             raise InvalidArgumentError(f"value_schema: {error}") from error
 
@@ -81,13 +89,27 @@ class AvroDecoder:
             return [pa.array(rows, self.schema.field(0).type)]
         return list(pa.array(rows, pa.struct([self.schema.field(name) for name in names])).flatten())
 
+    def _are_prefixed(self, values: Sequence[bytes]) -> bool:
+        behind = sum(schema_id(data) is not None and self._is_whole(data[SIZE:]) for data in values)
+        return behind > sum(map(self._is_whole, values))
+
+    def _is_whole(self, data: bytes) -> bool:
+        try:
+            self._whole(data, self._schema)
+        except Exception:
+            return False
+        return True
+
     def _plain(self, data: bytes) -> Any:
-        if schema_id(data) is not None:
-            try:
-                return self._whole(data[SIZE:], self._schema)
-            except Exception:
-                return self._whole(data, self._schema)
-        return self._whole(data, self._schema)
+        if schema_id(data) is None:
+            return self._whole(data, self._schema)
+        one, other = (data[SIZE:], data) if self._prefixed else (data, data[SIZE:])
+        try:
+            return self._whole(one, self._schema)
+        except Exception:
+            if self._is_whole(other):
+                return self._whole(other, self._schema)
+            raise
 
     def _written(self, data: bytes) -> Any:
         number = schema_id(data)

@@ -50,7 +50,7 @@ def _avro(schema: Any, first: First) -> Decoder:
     if schema is None:
         raise InvalidArgumentError('values="avro" needs value_schema: a schema, or schemas by their ids')
     by_id = callable(schema) or (isinstance(schema, Mapping) and "type" not in schema)
-    return AvroDecoder.by_id(schema, first) if by_id else AvroDecoder(schema)
+    return AvroDecoder.by_id(schema, first) if by_id else AvroDecoder(schema, first)
 
 
 def _protobuf(schema: Any, first: First) -> Decoder:

@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from segstore.arrays import np
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 
 from .decoding import VALUE, Columns
 
 
 class FunctionDecoder:
-    """`function` takes a pyarrow.BinaryArray, with null for a null value, and returns a pyarrow.Array or
-    ChunkedArray of the same length: of structs, whose fields are the columns, or of another type, the column
-    `value`. It is called with an empty array to learn the type, and then with batches of any length. If it
-    raises, it is called with parts of the batch until the values are known that it raises for.
+    """`function` takes a pyarrow.BinaryArray without nulls, and returns a pyarrow.Array or ChunkedArray of
+    the same length: of structs, whose fields are the columns, or of another type, the column `value`. It is
+    called with an empty array to learn the type, and then with batches of any length, without their null
+    values. If it raises, it is called with parts of the batch until the values are known that it raises for.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -37,13 +37,22 @@ class FunctionDecoder:
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
         """Return columns. Raises InvalidTypeError, and what the function raises."""
-        made = _array(self._function(values))
-        if len(made) != len(values):
-            raise InvalidTypeError(f"values={self._function!r} gave {len(made)} rows for {len(values)}")
+        there = values.drop_null()
+        made = _array(self._function(there))
+        if len(made) != len(there):
+            raise InvalidTypeError(f"values={self._function!r} gave {len(made)} rows for {len(there)}")
         if made.type != self._type:
             made = made.cast(self._type)
+        if len(there) < len(values):
+            made = made.take(_places(values))
         parts = dict(zip(self.schema.names, made.flatten(), strict=True)) if self.is_object else {VALUE: made}
-        return [_masked(parts[name], values) for name in names]
+        return [parts[name] for name in names]
+
+
+def _places(values: pa.Array) -> pa.Array:
+    """Return the number of each value among those that are not null, null for the others."""
+    valid = np.asarray(values.is_valid())
+    return pa.array(np.cumsum(valid) - 1, mask=~valid)
 
 
 def _array(made: Any) -> pa.Array:
@@ -52,10 +61,3 @@ def _array(made: Any) -> pa.Array:
     if not isinstance(made, pa.Array):
         raise InvalidTypeError(f"values gave {type(made).__name__}: must be a pyarrow.Array or ChunkedArray")
     return made
-
-
-def _masked(column: pa.Array, values: pa.Array) -> pa.Array:
-    """Return a column with nulls in the rows of null values."""
-    if not values.null_count:
-        return column
-    return pc.if_else(values.is_valid(), column, pa.scalar(None, column.type))

@@ -24,7 +24,7 @@ from segstore.integers import INT32_MAX
 
 from .confluent import SIZE
 from .decoding import VALUE, BadValues, Columns, reason_of, without
-from .json_types import ConflictError, checked, has_struct, merged, read_type, type_of
+from .json_types import ConflictError, checked, has_struct, is_good, merged, read_type, type_of
 
 BLANKS = b" \t\r\n"
 OPEN, CLOSE = b"{}"
@@ -45,17 +45,40 @@ class JsonDecoder:
         if not len(values):
             return [pa.array([], field.type) for field in fields]
         texts = self._checked(unframed(values))
+        try:
+            return self._read(texts, fields)
+        except (pa.ArrowException, ValueError):
+            reasons = self._confirmed(texts, fields) if len(texts) > 1 else {}
+            if reasons:
+                raise BadValues(reasons) from None
+            raise
+
+    def _read(self, texts: pa.Array, fields: Sequence[pa.Field]) -> Columns:
         given = pa.schema([(field.name, read_type(field.type)) for field in fields])
         if self.is_object:
-            table = _read(_lines(pc.fill_null(texts, b"{}")), given, "ignore")
+            table = _table(_lines(pc.fill_null(texts, b"{}")), given, "ignore")
         else:
             line = pc.binary_join_element_wise(b'{"value":', pc.fill_null(texts, b"null"), b"}", b"")
-            table = _read(_lines(line), given, "ignore" if self._deep else "error")
-        if len(table) != len(values):
-            raise ValueError(f"{len(table)} JSON values in place of {len(values)}")
+            table = _table(_lines(line), given, "ignore" if self._deep else "error")
+        if len(table) != len(texts):
+            raise ValueError(f"{len(table)} JSON values in place of {len(texts)}")
         made = [table[field.name].combine_chunks().cast(field.type) for field in fields]
         _refuse_absent(fields, made, texts)
         return made
+
+    def _confirmed(self, texts: pa.Array, fields: Sequence[pa.Field]) -> dict[int, str]:
+        """Return the values that are bad each by itself, of those that Python finds no good."""
+        kind = pa.struct(fields) if self.is_object else fields[0].type
+        reasons: dict[int, str] = {}
+        for i, text in enumerate(texts.to_pylist()):
+            if text is not None and not is_good(text, kind):
+                try:
+                    self._read(texts.slice(i, 1), fields)
+                except BadValues as error:
+                    reasons[i] = error.reasons[0]
+                except (pa.ArrowException, ValueError) as error:
+                    reasons[i] = reason_of(error)
+        return reasons
 
     def _checked(self, values: pa.Array) -> pa.Array:
         """Return the values as the reader may see them, JSON's null as null. Raises BadValues."""
@@ -176,7 +199,7 @@ def _lines(values: pa.Array) -> pa.Buffer:
     return pc.binary_join(kind.from_arrays([0, len(values)], values), b"\n")[0].as_buffer()
 
 
-def _read(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
+def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
     """Read lines as one block: a block's end within a value would end it."""
     return pj.read_json(
         pa.BufferReader(lines),

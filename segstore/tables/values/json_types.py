@@ -5,7 +5,9 @@ Nothing is on disk. Functions without state: safe from any thread.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -51,6 +53,63 @@ def checked(schema: pa.Schema) -> pa.Schema:
 def has_struct(kind: pa.DataType) -> bool:
     """Return whether a type is or has a struct."""
     return pa.types.is_struct(kind) or any(has_struct(kind.field(i).type) for i in range(kind.num_fields))
+
+
+# --- what values have a type --------------------------------------------------------------------
+
+WHOLE = {
+    pa.int8(): 7,
+    pa.int16(): 15,
+    pa.int32(): 31,
+    pa.int64(): 63,
+    pa.uint8(): 8,
+    pa.uint16(): 16,
+    pa.uint32(): 32,
+    pa.uint64(): 64,
+}
+"""Bits of whole numbers, without the sign."""
+
+
+def is_good(text: bytes, kind: pa.DataType) -> bool:
+    """Return whether a value seems to be one of a type. pyarrow may be of another opinion, for example of a
+    number that is within a field of no column.
+    """
+    try:
+        return _is_of(json.loads(text.decode(), object_pairs_hook=_once), kind)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a field is there twice")
+    return made
+
+
+def _is_of(value: Any, kind: pa.DataType) -> bool:
+    if value is None:
+        return True
+    if pa.types.is_struct(kind):
+        return isinstance(value, dict) and all(_is_of(value.get(each.name), each.type) for each in kind)
+    if pa.types.is_list(kind):
+        return isinstance(value, list) and all(_is_of(each, kind.value_type) for each in value)
+    if kind in WHOLE:
+        least = 0 if pa.types.is_unsigned_integer(kind) else -(1 << WHOLE[kind])
+        return type(value) is int and least <= value < 1 << WHOLE[kind]
+    if pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return (type(value) is bool) == pa.types.is_boolean(kind) and not isinstance(value, str | list | dict)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return isinstance(value, str) and _is_time(value)
+    return not isinstance(value, list | dict) and not pa.types.is_null(kind)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return False
+    return True
 
 
 # --- inferred -----------------------------------------------------------------------------------

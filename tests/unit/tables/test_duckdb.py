@@ -18,6 +18,8 @@ from waiting import until
 import segstore
 from segstore.errors import InvalidArgumentError, InvalidTypeError, UnknownTopicOrPartitionError
 from segstore.storage.scans.bounds import ALL, Bounds
+from segstore.tables.microseconds import MicrosecondTable
+from segstore.tables.table import Table
 
 
 @pytest.fixture
@@ -420,8 +422,20 @@ def test_a_duckdb_that_is_too_old(
 def test_the_finer_timestamps_of_older_versions(
     place: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    made = []
+    init = MicrosecondTable.__init__
+
+    def noted(self: MicrosecondTable, table: Table) -> None:
+        made.append(table)
+        init(self, table)
+
     monkeypatch.setattr(duckdb, "__version__", "1.5.6")
-    segstore.duckdb.attach(connection, place)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            MicrosecondTable, "__init__", lambda self, table: made.append(table) or init(self, table)
+        )
+        segstore.duckdb.attach(connection, place)
+    assert len(made) == 1
     for condition, rows, _ in PUSHED.values():
         assert answer(connection, f"select count(*) from flights where {condition}") == [(rows,)], condition
     shown = answer(connection, "select min(timestamp), max(timestamp), count(*) from flights")

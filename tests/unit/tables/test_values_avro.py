@@ -235,6 +235,21 @@ def test_values_with_a_prefix_and_without(store: segstore.Store) -> None:
     ]
 
 
+TWO = record("string", "boolean", {"type": "array", "items": "string"})
+BOTH = by_fastavro(TWO, {"f0": "", "f1": False, "f2": ["\0\0", ""]})
+"""A whole value of TWO, and one behind a prefix."""
+
+
+@pytest.mark.parametrize("number", [None, 9], ids=["plain", "prefixed"])
+def test_bytes_that_are_a_value_in_both_ways_are_read_as_the_others(
+    store: segstore.Store, number: int | None
+) -> None:
+    row = {"f0": "", "f1": False, "f2": ["\0\0", ""]}
+    others = serializer("avro", TWO, schema_id=number).column([{**row, "f0": "x"}, {**row, "f1": True}])
+    made = table(store, [BOTH, *others.to_pylist()], "avro", value_schema=TWO)
+    assert rows(made)[0] == (row if number is None else {**row, "f2": []})
+
+
 SCHEMAS = {3: AB, 5: ABC, 4: AC}
 BY_ID = {
     "a mapping": SCHEMAS,
@@ -386,8 +401,9 @@ def _schema(rng: random.Random, depth: int = 0) -> Any:
 @pytest.mark.parametrize("turn", range(5))
 def test_drawn_rows_come_back(store: segstore.Store, rng: random.Random, turn: int) -> None:
     schema = record(*(_schema(rng) for _ in range(rng.randrange(1, 6))))
-    expected = [_drawn(rng, schema) for _ in range(rng.choice([1, 200]))]
-    made = serializer("avro", schema, schema_id=rng.choice([None, 3]))
+    number, n = rng.choice([(None, 1), (None, 200), (3, 200)])
+    expected = [_drawn(rng, schema) for _ in range(n)]
+    made = serializer("avro", schema, schema_id=number)
     values = made.column(expected)
     found = table(store, values.to_pylist(), "avro", value_schema=schema)
     assert rows(found) == expected
