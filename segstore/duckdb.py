@@ -41,8 +41,9 @@ def attach(
     `topics` are those to attach, or the names of views with the topics they show: {"arrivals": "flights-2"}.
     By default these are all, each by its own name (SQL has names with "." or "-" in double quotes), but
     internal topics, such as __consumer_offsets, which Kafka's tools do not list either unless asked for.
-    `values`, of `segstore.dataset`, is for all topics, or a dict by topic. So are `isolation_level` and
-    `check_crcs`, for all.
+    `values` is that of `segstore.dataset`: one for all topics, or a dict by topic of formats, or of dicts
+    with the keywords `values`, `value_schema`, `on_bad` and `value_prefix`. `isolation_level` and
+    `check_crcs` are for all topics.
 
     The views are temporary: a database in a file has nothing of them, so that one which is read only has them
     too. Like other temporary views, a cursor of the connection does not have them: attach to the cursor.
@@ -140,6 +141,19 @@ def _by_topic(values: Any, topics: Collection[str]) -> dict[str, Any]:
     return dict(values)
 
 
+def _keywords(values: Any) -> Mapping[str, Any]:
+    """Return the keywords of `table_of` for what was given as the values of one topic."""
+    if not isinstance(values, Mapping):
+        return {"values": values}
+    for name in values:
+        if name not in _DECODING:
+            raise InvalidArgumentError(f"values with {name!r}: allowed are {', '.join(_DECODING)}")
+    return values
+
+
+_DECODING = ("values", "value_schema", "on_bad", "value_prefix")
+
+
 def _dataset(
     store: Store,
     store_or_path: Store | str | os.PathLike[str],
@@ -156,6 +170,7 @@ def _dataset(
     def made(table: Table) -> Table:
         return table if in_ms else MicrosecondTable(table)
 
-    first = table_of(store, topic, values, **terms)
+    of_values = _keywords(values)
+    first = table_of(store, topic, **of_values, **terms)
     first.source.place = store_or_path
-    return TopicDataset(made(first), lambda: made(table_of(store_or_path, topic, values, **terms)))
+    return TopicDataset(made(first), lambda: made(table_of(store_or_path, topic, **of_values, **terms)))

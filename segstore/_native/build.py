@@ -55,6 +55,7 @@ SOURCES = (
     "staging.c",
     "stretch.c",
     "table.c",
+    "table_read.c",
     "tail.c",
     "times.c",
     "transfer.c",

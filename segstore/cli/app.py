@@ -57,6 +57,10 @@ COMMANDS = {
         "segstore.cli.export",
         "Append the records that `export` wrote to TOPIC, from FILE or from standard input.",
     ),
+    "sql": (
+        "segstore.cli.sql",
+        "Run SQL on the topics of the store, by DuckDB: each topic is a view of its name.",
+    ),
     "groups": (
         "segstore.cli.groups",
         "Show consumer and share groups and their lag, alter settings, reset offsets, delete.",

@@ -13,9 +13,9 @@ import click
 
 from segstore.choices import ISOLATION_LEVELS
 from segstore.cli.completion import topic_names
-from segstore.cli.options import time_value
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Batch, Where
+from segstore.cli.ranges import Range, range_options
 from segstore.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -89,41 +89,9 @@ def _header(name: str, value: bytes | None) -> list[str | None]:
 # --- consume ------------------------------------------------------------
 
 
-def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | str | None:
-    if value is None or value in ("earliest", "latest"):
-        return value
-    if not value.isdecimal():
-        raise click.BadParameter(f"{value!r} is neither an offset nor earliest or latest")
-    return int(value)
-
-
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
-@click.option(
-    "--partition",
-    "-p",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Print only this partition; may be repeated.",
-)
-@click.option(
-    "--from-offset",
-    "--offset",
-    "-o",
-    "offset",
-    callback=_offset,
-    metavar="N|earliest|latest",
-    help="Offset to begin at, earliest or latest; by default earliest.",
-)
-@click.option(
-    "--from-time",
-    "--time",
-    "-t",
-    "since",
-    callback=time_value,
-    metavar="TIME",
-    help="Begin at this time: ISO 8601 (UTC), or ms.",
-)
+@range_options
 @click.option(
     "--last", "-l", type=click.IntRange(0), metavar="N", help="Begin N offsets before each partition's end."
 )
@@ -170,9 +138,7 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @place_option
 def consume(
     topic: str,
-    partition: tuple[int, ...],
-    offset: int | str | None,
-    since: int | None,
+    limits: Range,
     last: int | None,
     follow: bool,
     max_records: int | None,
@@ -211,14 +177,17 @@ def consume(
         return
     from segstore.storage.meta.topics import find_topic
 
-    if [offset, since, last].count(None) < 2:
-        raise click.UsageError("Give only one of --from-offset, --from-time and --last.")
+    if [limits.start, limits.from_time, last].count(None) < 2:
+        raise click.UsageError("Give only one of --start, --from-time and --last.")
+    if follow and (limits.end is not None or limits.to_time is not None):
+        raise click.UsageError("--follow has no end: leave out --end and --to-time.")
     printer = Printer(FORMATS[wanted], max_records)
     with where.reading() as place:
-        numbers = tuple(dict.fromkeys(partition or find_topic(place.topics(), topic).partition_ids))
+        numbers = limits.partitions or find_topic(place.topics(), topic).partition_ids
         with place.reading(topic, numbers, isolation_level) as reading:
             for number, log in reading.logs.items():
-                reading.seek(number, first_offset(log, offset, since, last))
+                end = None if follow else last_offset(log, limits.end, limits.to_time)
+                reading.seek(number, first_offset(log, limits.start, limits.from_time, last), end)
             printer.print_all(reading.drain())
             if follow:
                 printer.print_all(reading.follow())
@@ -227,8 +196,10 @@ def consume(
 _OF_SHARE = {"mode": "--mode", "ack": "--ack", "timeout_ms": "--timeout-ms", "offsets": "--offsets"}
 _OF_PARTITIONS = {
     "partition": "--partition",
-    "offset": "--from-offset",
-    "since": "--from-time",
+    "start": "--start",
+    "end": "--end",
+    "from_time": "--from-time",
+    "to_time": "--to-time",
     "last": "--last",
     "follow": "--follow",
     "isolation_level": "--isolation-level",
@@ -268,6 +239,16 @@ def first_offset(log: Log, offset: int | str | None, since: int | None, last: in
     if not start <= offset <= end:
         raise OffsetOutOfRangeError(offset, start, end, f"{log.topic}-{log.partition}")
     return offset
+
+
+def last_offset(log: Log, offset: int | str | None, until: int | None) -> int:
+    """Return the offset before which reading ends: the log end offset if no record is as late as `until`."""
+    if until is not None:
+        found = log.offset_for_time(until)
+        return log.end_offset if found is None else found
+    if isinstance(offset, int):
+        return offset
+    return log.start_offset if offset == "earliest" else log.end_offset
 
 
 class Printer:

@@ -7,35 +7,35 @@ or not at all; `import` writes the store through the engine. Threads: one.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import click
 
-import segstore
 from segstore.choices import ISOLATION_LEVELS
 from segstore.cli import consume
 from segstore.cli.completion import topic_names
 from segstore.cli.input_text import InputOptions
 from segstore.cli.inputs import SUFFIXES, of_stream
-from segstore.cli.options import config_option, store_option, time_value
+from segstore.cli.new_file import check_new, new_file
+from segstore.cli.options import config_option, store_option
 from segstore.cli.output import progress_bar, rate_text
 from segstore.cli.produce import Router, feed, tell
+from segstore.cli.ranges import Range, range_options
 from segstore.cli.replicas import open_replicated, stores_option
-from segstore.errors import Needing, StorageError
+from segstore.cli.signals import ended_by_signals
+from segstore.errors import Needing
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from segstore.records import Records
     from segstore.storage.bulk_import import Importing
+    from segstore.storage.scans.bounds import Bounds
+    from segstore.storage.scans.topic_scan import TopicScan
 
 
 # --- export sinks ------------------------------------------------------------------------------
@@ -44,86 +44,104 @@ if TYPE_CHECKING:
 # NDJSON.
 
 
+class Written(NamedTuple):
+    """Records of a partition that were written, up to the offset `end`; `size`: bytes of keys and values."""
+
+    partition: int
+    end: int
+    records: int
+    size: int
+
+
 class Sink(Protocol):
-    """Writes records in one format. It is a context manager; on exit it writes what ends the format."""
+    """Writes records in one format, of these `columns`, by default COLUMNS."""
 
-    def write(self, records: Records, partition: int) -> None:
-        """Write some records of one partition."""
+    def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[Written]:
+        """Write the records within bounds; yield what was written, read by read."""
 
-    def __enter__(self) -> Self: ...
+    def close(self) -> None:
+        """Write what is held, and what ends the format."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+
+COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+"""What is exported by default."""
 
 
 class Ndjson:
     """Writes a JSON object a line, as `consume` prints them."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> None:
+        self._stream, self._columns = stream, columns
 
-    def write(self, records: Records, partition: int) -> None:
-        self._stream.write(consume.ndjson(records, partition))
+    def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[Written]:
+        """See `Sink`."""
+        for partition, records in scan.reads(bounds):
+            if len(records):
+                self._stream.write(self._lines(scan.topic, partition, records))
+            held = {"key": records.keys, "value": records.values}
+            size = sum(int(held[each].lengths.clip(0).sum()) for each in held.keys() & {*self._columns})
+            yield Written(partition, records.next_offset, len(records), size)
 
-    def __enter__(self) -> Self:
-        return self
+    def _lines(self, topic: str, partition: int, records: Records) -> bytes:
+        if self._columns == COLUMNS:
+            return consume.ndjson(records, partition)
+        names = [name for each in self._columns for name in (each, f"{each}_encoding")]
+        rows = (
+            {"topic": topic, "timestamp_type": kind, **consume.row_of(record, partition)}
+            for record, kind in zip(records, records.timestamp_types.tolist(), strict=True)
+        )
+        return consume.lines({name: row[name] for name in names if name in row} for row in rows)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """See `Sink`."""
         self._stream.flush()
 
 
 class Tables:
     """Writes Arrow tables through a pyarrow writer, without a Python object for each record."""
 
-    def __init__(self, make: Callable[[Any, Any], Any], stream: BinaryIO) -> None:
+    def __init__(self, make: Callable[[Any, Any], Any], stream: BinaryIO, columns: Sequence[str]) -> None:
         with Needing("pyarrow", "an export to Parquet or Arrow IPC"):
-            import pyarrow
-            import pyarrow.ipc
-            import pyarrow.parquet
-        from segstore.records.arrow import HEADER_TYPE
+            from segstore.cli.sql_output import groups
+            from segstore.storage.scans.columns import schema_of
 
-        self._pyarrow = pyarrow
-        self._schema = pyarrow.schema(
-            [
-                pyarrow.field("partition", pyarrow.int32(), nullable=False),
-                pyarrow.field("offset", pyarrow.int64(), nullable=False),
-                pyarrow.field("timestamp", pyarrow.timestamp("ms", "UTC"), nullable=False),
-                ("key", pyarrow.binary()),
-                ("value", pyarrow.binary()),
-                ("headers", HEADER_TYPE),
-            ]
-        )
+        self._columns, self._schema, self._groups = [*columns], schema_of(columns), groups
         self._writer = make(stream, self._schema)
 
-    def write(self, records: Records, partition: int) -> None:
-        pa, table = self._pyarrow, records.to_arrow()
-        numbers = pa.repeat(pa.scalar(partition, pa.int32()), len(records))
-        self._writer.write_table(table.add_column(0, "partition", numbers).cast(self._schema))
+    def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[Written]:
+        """See `Sink`."""
+        import pyarrow
 
-    def __enter__(self) -> Self:
-        return self
+        places = [name for name in ("partition", "offset") if name not in self._columns]
+        for group in self._groups(scan.batches([*self._columns, *places], bounds)):
+            table = pyarrow.Table.from_batches(group)
+            self._writer.write_table(table.select(self._columns))
+            size = sum(_bytes(table[name]) for name in ("key", "value") if name in self._columns)
+            yield Written(table["partition"][-1].as_py(), table["offset"][-1].as_py() + 1, len(table), size)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """See `Sink`."""
         self._writer.close()
 
 
-def parquet(stream: BinaryIO) -> Tables:
-    """Return a writer of Parquet, compressed with zstd, with a row group for each fetch."""
+def _bytes(column: Any) -> int:
+    from pyarrow import compute
+
+    return int(compute.sum(compute.binary_length(column)).as_py() or 0)
+
+
+def parquet(stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> Tables:
+    """Return a writer of Parquet, compressed with zstd."""
 
     def make(to: Any, schema: Any) -> Any:
         import pyarrow.parquet
 
         return pyarrow.parquet.ParquetWriter(to, schema, compression="zstd")
 
-    return Tables(make, stream)
+    return Tables(make, stream, columns)
 
 
-def arrow(stream: BinaryIO) -> Tables:
+def arrow(stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> Tables:
     """Return a writer of Arrow IPC in the streaming form, which can be written to a pipe."""
 
     def make(to: Any, schema: Any) -> Any:
@@ -131,15 +149,28 @@ def arrow(stream: BinaryIO) -> Tables:
 
         return pyarrow.ipc.new_stream(to, schema)
 
-    return Tables(make, stream)
+    return Tables(make, stream, columns)
 
 
-SINKS: dict[str, Callable[[BinaryIO], Sink]] = {"parquet": parquet, "arrow": arrow, "ndjson": Ndjson}
+SINKS: dict[str, Callable[[BinaryIO, Sequence[str]], Sink]] = {
+    "parquet": parquet,
+    "arrow": arrow,
+    "ndjson": Ndjson,
+}
 
 
 # --- export ------------------------------------------------------------
 
-FETCH_BYTES = 8 << 20  # also about the size of a row group before compression
+
+def _columns(_ctx: click.Context, _param: click.Parameter, given: str | None) -> tuple[str, ...]:
+    names = COLUMNS if given is None else tuple(dict.fromkeys(name.strip() for name in given.split(",")))
+    for name in names:
+        if name not in _ALL_COLUMNS:
+            raise click.BadParameter(f"no column {name!r}; there are: {', '.join(_ALL_COLUMNS)}")
+    return names
+
+
+_ALL_COLUMNS = ("topic", *COLUMNS[:3], "timestamp_type", *COLUMNS[3:])
 
 
 @click.command()
@@ -155,20 +186,12 @@ FETCH_BYTES = 8 << 20  # also about the size of a row group before compression
     help="Format of FILE; auto: by its suffix.",
 )
 @click.option(
-    "--partition",
-    "-p",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Export only this partition; may be repeated.",
+    "--columns",
+    metavar="NAME,...",
+    callback=_columns,
+    help="Columns to write, in this order; by default all but topic and timestamp_type.",
 )
-@click.option("--from-offset", type=click.IntRange(0), help="First offset; by default the log's start.")
-@click.option("--to-offset", type=click.IntRange(0), help="Offset to end before; by default the log's end.")
-@click.option(
-    "--from-time", callback=time_value, metavar="TIME", help="Begin at this time: ISO 8601 (UTC), or ms."
-)
-@click.option(
-    "--to-time", callback=time_value, metavar="TIME", help="End before the first record from this time on."
-)
+@range_options
 @click.option(
     "--isolation-level",
     type=click.Choice(ISOLATION_LEVELS),
@@ -182,43 +205,27 @@ def export(
     topic: str,
     target: str,
     wanted: str,
-    partition: tuple[int, ...],
-    from_offset: int | None,
-    to_offset: int | None,
-    from_time: int | None,
-    to_time: int | None,
+    columns: tuple[str, ...],
+    limits: Range,
     isolation_level: str,
     force: bool,
     path: str,
 ) -> None:
     """Write the records of TOPIC to FILE, or to standard output (-), one partition after the other.
 
-    Columns: partition, offset, timestamp (UTC, ms), key, value, headers. `segstore import` can read the file.
-    Records that are appended meanwhile are left out.
+    Columns: topic, partition, offset, timestamp (UTC, ms), timestamp_type, key, value, headers. `segstore
+    import` can read the file. Records that are appended meanwhile are left out.
     """
     from segstore.cli.places.of_store import open_reading
-    from segstore.storage.meta.topics import find_topic
 
-    if (from_offset is not None and from_time is not None) or (to_offset is not None and to_time is not None):
-        raise click.UsageError("An end of the range is an offset or a time, not both.")
-    _check_order("offset", from_offset, to_offset)
-    _check_order("time", from_time, to_time)
     form = _form(wanted, target)
     if target == "-" and form != "ndjson" and sys.stdout.isatty():
         raise click.UsageError(f"A terminal can't show {form}: give a FILE, or a pipe.")
-    if os.path.isfile(target) and not force:
-        raise StorageError(errno.EEXIST, "The file exists already: --force replaces it", target)
-    with open_reading(path) as store:
-        ids = find_topic(store.topics(), topic).partition_ids
-        logs = [store.partition(topic, number) for number in dict.fromkeys(partition or ids)]
-        parts = [Part(log, _bounds(log, from_offset, to_offset, from_time, to_time)) for log in logs]
-        with _target(target) as stream, SINKS[form](stream) as sink:
-            _run(parts, sink, isolation_level, topic)
-
-
-def _check_order(kind: str, first: int | None, last: int | None) -> None:
-    if first is not None and last is not None and first > last:
-        raise click.UsageError(f"--from-{kind} is after --to-{kind}: nothing lies between them.")
+    check_new(target, force)
+    with ended_by_signals(), open_reading(path) as store:
+        scan = limits.scan(store, topic, isolation_level)
+        with new_file(target) as stream:
+            _run(scan, limits.bounds, SINKS[form](stream, columns))
 
 
 def _form(wanted: str, target: str) -> str:
@@ -228,82 +235,36 @@ def _form(wanted: str, target: str) -> str:
     return form
 
 
-def _bounds(
-    log: segstore.PartitionLog, first: int | None, last: int | None, since: int | None, until: int | None
-) -> tuple[int, int]:
-    start, end = log.start_offset, log.end_offset
-    if since is not None:
-        first = log.offset_for_time(since)
-        first = end if first is None else first
-    if until is not None:
-        last = log.offset_for_time(until)
-    first = max(start, first or 0)
-    return first, max(first, end if last is None else min(last, end))
-
-
-class Part:
-    """A partition, and the range of its offsets that is exported."""
-
-    def __init__(self, log: segstore.PartitionLog, bounds: tuple[int, int]) -> None:
-        self.log, (self.first, self.end) = log, bounds
-
-    def __len__(self) -> int:
-        return self.end - self.first
-
-    def records(self, isolation_level: str) -> Iterator[segstore.Records]:
-        return self.log.scan(self.first, self.end, isolation_level=isolation_level).reads(FETCH_BYTES)
-
-
-def _run(parts: list[Part], sink: Sink, isolation_level: str, topic: str) -> None:
-    started, count, size = time.perf_counter(), 0, 0
-    with progress_bar(sum(map(len, parts)), f"exporting {topic}", of="offsets") as bar:
-        for part in parts:
-            at = part.first
-            for records in part.records(isolation_level):
-                if len(records):
-                    sink.write(records, part.log.partition)
-                count += len(records)
-                size += sum(int(c.lengths.clip(0).sum()) for c in (records.keys, records.values))
-                # Progress counts offsets, not records: compaction, transaction markers and aborted
-                # transactions leave some offsets without a record.
-                behind = min(records.next_offset, part.end)
-                bar.update(bar.task_ids[0], advance=behind - at)
-                at = behind
-    click.echo(f"{topic}: {rate_text(count, size, time.perf_counter() - started)}", err=True)
-
-
-@contextmanager
-def _target(path: str) -> Iterator[BinaryIO]:
-    """Yield the stream to write to. A file is written under another name, and replaces the one of this name
-    once all is written. A device or a pipe is written to directly.
+def _run(scan: TopicScan, bounds: Bounds, sink: Sink) -> None:
+    """Write a scan, with a bar that counts offsets: compaction, markers and aborted transactions leave some
+    of them without a record.
     """
-    if path == "-":
-        yield sys.stdout.buffer
-        return
-    path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as stream:
-            yield stream
-        return
-    half = f"{path}.part"
-    try:
-        stream = open(half, "wb")  # noqa: SIM115  closed below
-    except OSError as error:
-        parent = os.path.dirname(path)
-        reason = error.strerror if os.path.isdir(parent) else f"there is no directory {parent}"
-        raise StorageError(error.errno, f"The file can't be made there: {reason}", path) from error
-    try:
-        with stream:
-            yield stream
-        os.replace(half, path)
-    except BaseException:
-        _remove(half)
-        raise
+    started, count, size, done = time.perf_counter(), 0, 0, 0
+    before, total = _places(scan, bounds)
+    with progress_bar(total, f"exporting {scan.topic}", of="offsets") as bar:
+        for written in sink.write(scan, bounds):
+            count, size = count + written.records, size + written.size
+            behind = before[written.partition](written.end)
+            bar.update(bar.task_ids[0], advance=behind - done)
+            done = behind
+        sink.close()
+    click.echo(f"{scan.topic}: {rate_text(count, size, time.perf_counter() - started)}", err=True)
 
 
-def _remove(path: str) -> None:
-    if os.path.exists(path):
-        os.unlink(path)
+def _places(scan: TopicScan, bounds: Bounds) -> tuple[dict[int, Callable[[int], int]], int]:
+    """Return how many offsets of a scan lie before an offset, by partition, and how many there are."""
+    found: dict[int, Callable[[int], int]] = {}
+    total = 0
+    for log, start, end in scan.ranges:
+        first = max(start, bounds.first_offset)
+        last = max(first, min(end, bounds.last_offset + 1))
+
+        def before(offset: int, first: int = first, last: int = last, sum_: int = total) -> int:
+            return sum_ + min(offset, last) - first
+
+        found[log.partition] = before
+        total += last - first
+    return found, total
 
 
 # --- import  -----------------------------------------------------------------------------------

@@ -157,6 +157,7 @@ FIELDS = {
     "key_encoding",
     "value_encoding",
     "topic",
+    "timestamp_type",
     "offset",
 }
 

@@ -22,6 +22,8 @@ from segstore.records.lazy_columns import HeaderColumn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_USUAL_RECORD = 64
+"""Bytes of a record, for which room is made before any was seen."""
 Empty = Callable[[int, Any], Any]
 _FIXED = {"offset": "int64", "timestamp": "int64", "timestamp_type": "int8", "headers_at": "int64"}
 """The columns that are numbers, in `seg_table` by these names and an s."""
@@ -147,6 +149,20 @@ class RecordTable:
             self.next_offset = int(bad["base_offset"])
             corrupt(where, bad, f"{fault_reason(done)} (record {c.fault_record})")
         self.next_offset = int(batches["last_offset"][-1]) + 1
+
+    def read(self, size: int, r: Any, call: Callable[[Any, Any], Any]) -> None:
+        """Add what `call` does, which calls `seg_read_table` with this table and a `seg_table_read`, for as
+        long as that lacks room. Headers are not taken. The first batch has `size` bytes.
+        """
+        r.plain = self.plain
+        if not len(self):
+            self._make_room(size // _USUAL_RECORD, size)
+        while True:
+            call(self._c, r)
+            if not r.need_rows or r.plain + r.need_bytes > INT32_MAX:
+                break
+            self._make_room(r.need_rows, r.need_bytes)
+        self.plain = r.plain
 
     def add_range(self, first: int, end: int, timestamp_type: int, expected: int) -> None:
         """Add a row for each offset from `first` up to `end`, of which nothing else is wanted than offset and

@@ -34,7 +34,9 @@ def scan_polars(
     to_time: int | datetime | None = None,
     isolation_level: str = "read_uncommitted",
     check_crcs: bool = True,
-    **decoding: Any,
+    value_schema: Any = None,
+    on_bad: str = "error",
+    value_prefix: str = "",
 ) -> polars.LazyFrame:
     """Return a topic as a LazyFrame, with the columns of `Store.scan`: timestamp is Datetime("ms", "UTC"),
     key and value are Binary, headers a List of Struct. `store_or_path` is an open store, or a directory that
@@ -42,8 +44,9 @@ def scan_polars(
 
     No record is read before, and each collect reads anew, up to the end that each partition has then. Only
     the columns that a query needs are decoded, and a filter on partition, offset or timestamp spares reads of
-    records outside of it. `values` decodes the values to columns in place of the value; `partitions`,
-    `start`, `end`, `from_time`, `to_time`, `isolation_level` and `check_crcs` are those of `Store.scan`.
+    records outside of it. `partitions`, `start`, `end`, `from_time`, `to_time`, `isolation_level` and
+    `check_crcs` are those of `Store.scan`; `values`, `value_schema`, `on_bad` and `value_prefix` those of
+    `segstore.dataset`, which decode each value to columns in its place.
 
     Raises MissingPackageError without pyarrow, or without polars 1.35 or later; and as `Store.scan`, such as
     UnknownTopicOrPartitionError. Errors of a collect come as polars raises them: polars 1 has them within a
@@ -65,8 +68,11 @@ def scan_polars(
         "to_time": to_time,
         "isolation_level": isolation_level,
         "check_crcs": check_crcs,
+        "value_schema": value_schema,
+        "on_bad": on_bad,
+        "value_prefix": value_prefix,
     }
-    source = TopicFrames(table_of(store_or_path, topic, values, **terms, **decoding))
+    source = TopicFrames(table_of(store_or_path, topic, values, **terms))
     return register_io_source(source.frames, schema=source.schema, is_pure=True)
 
 

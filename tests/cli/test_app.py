@@ -19,7 +19,8 @@ from segstore.cli.places.of_store import EMPTY
 from segstore.storage.meta.directory_safety import NEITHER
 
 NAMES = [
-    *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
+    *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "sql", "groups"),
+    "quotas",
     *(
         "serve",
         "members",

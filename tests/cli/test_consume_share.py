@@ -89,7 +89,7 @@ def test_how_many_are_acquired(store_path: Path, mode: str) -> None:
 
 
 REFUSED = {
-    "a place": (["--share", "g", "-o", "3"], "--from-offset can't be given with --share"),
+    "a place": (["--share", "g", "-o", "3"], "--start can't be given with --share"),
     "following": (
         ["--share", "g", "--follow", "-p", "0"],
         "--partition, --follow can't be given with --share",

@@ -5,6 +5,7 @@ there.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import signal
@@ -90,11 +91,15 @@ def test_ndjson_to_a_pipe_is_what_consume_prints(store: segstore.Store, store_di
 
 PARTS = {
     "all": ([], range(5)),
-    "from offset": (["--from-offset", 3], range(3, 5)),
-    "to offset": (["--to-offset", 2], range(2)),
-    "both": (["--from-offset", 1, "--to-offset", 4], range(1, 4)),
-    "beyond": (["--to-offset", 99], range(5)),
-    "nothing": (["--from-offset", 4, "--to-offset", 4], range(0)),
+    "start": (["--start", 3], range(3, 5)),
+    "end": (["--end", 2], range(2)),
+    "both": (["--start", 1, "--end", 4], range(1, 4)),
+    "beyond": (["--end", 99], range(5)),
+    "a start beyond": (["--start", 99], range(0)),
+    "nothing": (["--start", 4, "--end", 4], range(0)),
+    "earliest to latest": (["--start", "earliest", "--end", "latest"], range(5)),
+    "from latest": (["--start", "latest"], range(0)),
+    "by the names of before": (["--from-offset", 1, "--to-offset", 4], range(1, 4)),
     "from time": (["--from-time", START_MS + 2], range(2, 5)),
     "to time": (["--to-time", "2023-11-14T22:13:20.003Z"], range(3)),
     "from a time that never was": (["--from-time", "2100-01-01"], range(0)),
@@ -110,6 +115,43 @@ def test_a_part_of_a_log(case: str, store_dir: Path) -> None:
     options, expected = PARTS[case]
     found = json_lines(ok("export", "t", "-", "-f", "ndjson", *options, "-s", store_dir))
     assert [row["offset"] for row in found] == list(expected)
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_consume_has_the_same_ranges(case: str, store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append_batch([b"x"] * 5, timestamps=[START_MS + i for i in range(5)])
+    options, expected = PARTS[case]
+    if case == "a start beyond":
+        assert "out of range" in run("consume", "t", *options, "-s", store_dir).stderr
+        return
+    found = json_lines(ok("consume", "t", *options, "-s", store_dir))
+    assert [row["offset"] for row in found] == list(expected)
+
+
+COLUMNS = ("value", "topic", "timestamp_type", "key")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_columns_are_those_asked_for_and_can_be_imported(
+    form: str, store: segstore.Store, store_dir: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / f"t.{form}"
+    ok("export", "t", file, "--columns", ",".join(COLUMNS), "-p", 2, "-s", store_dir)
+    if form == "ndjson":
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        assert [name for name in lines[0] if not name.endswith("_encoding")] == list(COLUMNS)
+        assert {(line["topic"], line["timestamp_type"]) for line in lines} == {("t", 0)}
+    else:
+        table = pq.read_table(file) if form == "parquet" else pa.ipc.open_stream(file).read_all()
+        assert table.column_names == list(COLUMNS)
+        assert set(zip(table["topic"].to_pylist(), table["timestamp_type"].to_pylist(), strict=True)) == {
+            ("t", 0)
+        }
+    ok("import", "u", file, "--partitions", 1, "-s", tmp_path / "other")
+    with segstore.open(tmp_path / "other") as other:
+        assert [row[:2] for row in rows(other.partition("u"))] == [row[:2] for row in ROWS]
 
 
 def test_open_transactions_are_left_out_by_default(store_dir: Path) -> None:
@@ -180,8 +222,14 @@ WRONG = {
     "offsets in reverse": (
         ["export", "t", "{tmp}/t.parquet", "--from-offset", 2, "--to-offset", 1],
         2,
-        "--from-offset is after --to-offset",
+        "--start is after --end",
     ),
+    "no such column": (
+        ["export", "t", "{tmp}/t.parquet", "--columns", "key,val"],
+        2,
+        "no column 'val'; there",
+    ),
+    "no such offset": (["export", "t", "{tmp}/t.parquet", "--start", "-1"], 2, "neither an offset nor"),
     "import into nothing": (["import", "u", "{tmp}/rows.ndjson"], 1, "no topic 'u'; there are: t"),
     "make what is there": (["import", "t", "{tmp}/rows.ndjson", "--partitions", "3"], 1, "is there already"),
     "config alone": (

@@ -52,6 +52,7 @@ ADDED = {
     "promote": ("--old", "reachable"),
     "reassign": ("2,1",),
     "serve": ("--listen", "127.0.0.1:0"),
+    "sql": ("show tables",),
     "unfence": ("--yes",),
 }
 """What a command gets at its end if it has it not: a free port, an answer to a question."""

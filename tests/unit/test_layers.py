@@ -70,6 +70,7 @@ ON_DEMAND = {
 }
 # Modules that are themselves imported in functions only.
 IMPORTED_ON_DEMAND = {
+    *("cli.sql_output", "cli.sql_session", "cli.sql_table", "cli.sql_text"),
     *("records.arrow", "records.arrow_columns", "records.arrow_table"),
     *("storage.scans.columns", "storage.scans.table_stream"),
     *(

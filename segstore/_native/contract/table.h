@@ -1,4 +1,4 @@
-/* A table of records: some of their columns, as Arrow's buffers have them (table.c). */
+/* A table of records: some of their columns, as Arrow's buffers have them (table.c, table_read.c). */
 #ifndef SEG_CONTRACT_TABLE_H
 #define SEG_CONTRACT_TABLE_H
 
@@ -36,5 +36,23 @@ typedef struct seg_table {
  * SEG_E_*: the rows of the batches before fault_batch were added then. */
 int64_t seg_fill_table(const uint8_t *arena, int64_t arena_len, const seg_batch *batches, const int64_t *at,
                        const int64_t *lens, int64_t n, int64_t from_offset, int64_t end_offset, seg_table *table);
+
+/* A read of many batches that lie side by side: of magic 2, uncompressed, with offsets below `below`. */
+typedef struct seg_table_read {
+    int64_t from_offset, end_offset; /* of the records that are wanted */
+    int64_t below;
+    int64_t position;       /* where the next batch begins */
+    int64_t next_offset;    /* no batch there has one below */
+    int64_t plain;          /* bytes of records that were taken are added to this */
+    int64_t need_rows;      /* the table has no room for these many more rows, of so many bytes; else 0 */
+    int64_t need_bytes;
+    int32_t check_crcs;
+    int32_t refused;        /* attributes of batches that are not taken */
+} seg_table_read;
+
+/* Add the records of batches up to byte `end` of a file, by way of a window of `room` bytes. Control batches are passed
+ * by. Stops, with position and next_offset moved, before end_offset, before a batch for which there is no room, and
+ * before anything else: another batch, damage, a batch that is not whole there or larger than the window. 0, -errno. */
+int64_t seg_read_table(int fd, int64_t end, uint8_t *window, int64_t room, seg_table *table, seg_table_read *r);
 
 #endif

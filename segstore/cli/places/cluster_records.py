@@ -18,6 +18,7 @@ from segstore.cli.places.cluster_offsets import ClusterLog
 from segstore.cli.places.refusals import Refusals
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError, copy_of
+from segstore.integers import INT64_MAX
 from segstore.records import as_headers
 from segstore.records.records import Record
 
@@ -210,6 +211,7 @@ class ClusterReading:
         self.logs = {number: ClusterLog(client, TopicPartition(topic, number)) for number in partitions}
         self._client, self._topic = client, topic
         self._positions = dict.fromkeys(partitions, 0)
+        self._ends: dict[int, int] = {}
         self._consumer = client.made(
             client.kafka.Consumer,
             group_id="segstore-consume",
@@ -219,12 +221,13 @@ class ClusterReading:
             isolation_level=isolation_level,
         )
 
-    def seek(self, partition: int, offset: int) -> None:
+    def seek(self, partition: int, offset: int, end: int | None = None) -> None:
         self._positions[partition] = offset
+        self._ends[partition] = INT64_MAX if end is None else end
 
     def drain(self) -> Iterator[tuple[int, Messages]]:
         for number, log in self.logs.items():
-            end = log.end_offset
+            end = min(log.end_offset, self._ends.get(number, INT64_MAX))
             if self._positions[number] < end:
                 yield from self._until(number, end)
 

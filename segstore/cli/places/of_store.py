@@ -16,6 +16,7 @@ import click
 import segstore
 from segstore.cli.places.locked import end_it, told
 from segstore.errors import SegstoreError, StorageError, StoreLockedError
+from segstore.integers import INT64_MAX
 from segstore.names import check_topic
 
 if TYPE_CHECKING:
@@ -261,13 +262,15 @@ class StoreReading:
         self.logs = {number: store.partition(topic, number) for number in partitions}
         self._store, self._isolation_level = store, isolation_level
         self._positions = dict.fromkeys(partitions, 0)
+        self._ends: dict[int, int] = {}
 
-    def seek(self, partition: int, offset: int) -> None:
+    def seek(self, partition: int, offset: int, end: int | None = None) -> None:
         self._positions[partition] = offset
+        self._ends[partition] = INT64_MAX if end is None else end
 
     def drain(self) -> Iterator[tuple[int, Records]]:
         for number, log in self.logs.items():
-            end = log.end_offset
+            end = min(log.end_offset, self._ends.get(number, INT64_MAX))
             while self._positions[number] < end and len(records := self._read(number)):
                 if records.next_offset > end:
                     records = records.take(records.offsets < end)

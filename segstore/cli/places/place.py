@@ -137,8 +137,8 @@ class Reading(Protocol):
     def logs(self) -> Mapping[int, Log]:
         """Return the partitions."""
 
-    def seek(self, partition: int, offset: int) -> None:
-        """Read a partition from this offset on."""
+    def seek(self, partition: int, offset: int, end: int | None = None) -> None:
+        """Read a partition from this offset on; `drain` ends before the offset `end`."""
 
     def drain(self) -> Iterator[tuple[int, Batch]]:
         """Yield the records up to the present end of each partition, one partition after the other."""

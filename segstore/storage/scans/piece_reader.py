@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, lib, unset
 from segstore.arrays import np
 from segstore.errors import CorruptRecordError
 from segstore.records import (
     APPEND_TIME_FLAG,
     BATCH_SIZE,
+    CODEC_MASK,
     CONTROL_FLAG,
     MAGIC,
     TRANSACTIONAL_FLAG,
@@ -45,6 +46,10 @@ AT_A_TIME, HEADERS_AT_A_TIME = 4 << 20, 64 << 20
 """Bytes of a piece: a step of Python's is a small part of what C does with them."""
 STEP = 2 << 20
 """Bytes of a read: they stay in a processor's cache until they are decoded."""
+WINDOW = 1 << 18
+"""Bytes that C reads, checks and takes at a time: they stay in a core's cache."""
+_windows: list[Any] = []
+"""Memory for these: a call takes a piece, and gives it back at its end."""
 _LEAST_READ = 4096
 """Behind the bytes that an index tells of: there is a batch, or some small ones."""
 _MOST_PLAIN = 16 * AT_A_TIME
@@ -93,7 +98,7 @@ class PieceReader:
         return log.with_reading(piece.start, self.committed, lambda reading: self._read(reading, piece))
 
     def _read(self, reading: Reading, piece: Piece) -> Part:
-        rows = RecordTable(self._columns - _CONSTANT, piece.size, self._empty)
+        rows = RecordTable(self._columns - _CONSTANT, min(piece.size, 2 * self.size), self._empty)
         made = _Making(reading, piece, rows, self._check_crcs, self._times)
         try:
             if self.by_headers:
@@ -120,6 +125,7 @@ class _Making:
         self._reading, self._check_crcs, self._times = reading, check_crcs, times
         self._first, self._end = piece.start, min(piece.end, reading.limit)
         self.rows, self.at, self._expected = rows, piece.start, piece.size
+        self._is_short = times is None and "headers_at" not in rows.arrays
 
     # --- records --------------------------------------------------------------------------
 
@@ -130,6 +136,9 @@ class _Making:
         end = min(end, self._end)
         while self.at < end and self.rows.plain < _MOST_PLAIN:
             view, gaps = self._reading.view, self._reading.gaps
+            if size > 0 and self._is_short and (done := self._by_short_way(end, size)):
+                size -= done
+                continue
             at_once = min(STEP, max(size, _LEAST_READ))
             found = fetch(view, self.at, end, at_once, self._check_crcs, gaps)
             if not found:
@@ -138,6 +147,36 @@ class _Making:
                 size -= len(fetched.data)
                 if not self._take(fetched):
                     return
+
+    def _by_short_way(self, end: int, size: int) -> int:
+        """Read plain batches of one segment up to offset `end`, which have up to `size` bytes, by one call of
+        C; return how many bytes they have.
+        """
+        view, at = self._reading.view, self.at
+        slot = view.slot(at)
+        last_byte, below = view.bounds(slot)
+        segment = view.segments[slot]
+        first = first_batch(view, slot, last_byte, at, end, self._reading.gaps)
+        refused = TRANSACTIONAL_FLAG if self._reading.aborted is not None else 0
+        if first is None or first.magic != MAGIC or first.size > WINDOW:
+            return 0
+        if first.attributes & (CODEC_MASK | refused):
+            return 0
+        try:
+            window = _windows.pop()
+        except IndexError:
+            window = unset("uint8_t[]", WINDOW)
+        begin, found = int(first.position), (self._first, end, below, first.position, first.base_offset)
+        r = ffi.new("seg_table_read *", (*found, 0, 0, 0, self._check_crcs, refused))
+        files, handle = segment.pool.files, segment.handle
+        last_byte = min(last_byte, begin + min(size, _MOST_PLAIN))
+        self.rows.read(first.size, r, lambda table, r: files.read_by(
+            handle, lambda fd: lib.seg_read_table(fd, last_byte, window, WINDOW, table, r)
+        ))  # fmt: skip
+        _windows.append(window)
+        if r.position > begin:
+            self._reach(r.next_offset)
+        return int(r.position) - begin
 
     def _take(self, fetched: Fetched) -> bool:
         """Add the records of batches that were read; return False if the part ends within them."""

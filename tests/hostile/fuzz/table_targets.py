@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from fuzz import batches, messages
+from fuzz.batch_targets import _in_memory
 from fuzz.target import Target
+from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError
 from segstore.integers import INT64_MAX
-from segstore.records import Records, decode, scan
+from segstore.records import CODEC_MASK, CONTROL_FLAG, TRANSACTIONAL_FLAG, Records, decode, scan
 from segstore.records.lazy_columns import ByteColumn
 from segstore.records.table import RecordTable, Strings
 
@@ -84,7 +86,36 @@ def _strings(column: Strings, n: int) -> list[bytes | None]:
     return ByteColumn(column.data[: column.used].tobytes(), ends[:-1], lengths).tolist()
 
 
+def table_read(data: bytes) -> str:
+    """What one call takes of a file is what a scan of the same bytes finds, up to some batch; windows and
+    columns are exactly as large as they may be used, so that the sanitizer sees a step beyond them.
+    """
+    found = 0
+    with _in_memory(data) as handle:
+        for room in (70, 300, max(len(data), 1)):
+            for refused in (0, TRANSACTIONAL_FLAG):
+                found += _read(handle, data, room, refused) > 0
+    return str(found)
+
+
+def _read(handle: Any, data: bytes, room: int, refused: int) -> int:
+    """Return how many bytes were taken."""
+    window, made = ffi.new(f"uint8_t[{room}]"), RecordTable(_ALL[:-1])
+    r = ffi.new("seg_table_read *", (0, INT64_MAX, INT64_MAX, 0, 0, 0, 0, 0, 1, refused))
+    made.read(0, r, lambda table, r: lib.seg_read_table(handle.fd, len(data), window, room, table, r))
+    assert 0 <= r.position <= len(data)
+    batches = scan(data[: r.position])[0]
+    assert int(batches["size"].sum()) == r.position
+    plain = batches[(batches["attributes"] & CONTROL_FLAG) == 0]
+    assert not (plain["attributes"] & (CODEC_MASK | refused)).any()
+    wanted = decode(data, plain, "log")
+    _compare(made, wanted)
+    return int(r.position)
+
+
 TARGETS = {
+    "table read": Target(table_read, batches.made, batches.MUTATORS, batches.with_crcs),
+    "table read of messages": Target(table_read, messages.seeds, messages.MUTATORS, messages.with_crcs),
     "table": Target(table, batches.seeds, batches.MUTATORS, batches.with_crcs),
     "table of messages": Target(table, messages.seeds, messages.MUTATORS, messages.with_crcs),
 }

@@ -212,6 +212,40 @@ def test_q80_a_changed_subscription_raises_the_epoch(
     assert a.beat(topic_names=["u"]).epoch == 3
 
 
+def test_an_assignment_that_is_due_raises_the_epoch_once(
+    store: segstore.Store, found: GroupCoordinator, clock: Monotonic
+) -> None:
+    """Other topics are created before the time between two assignments is over."""
+    a = SharingMember(store, "a", "u").join()
+    store.create_topic("u", 2)
+    assert (a.beat().epoch, a.given, share_info(store).epoch) == (2, {}, 3)
+    store.create_topic("v")
+    assert (a.beat().epoch, a.given, share_info(store).epoch) == (2, {}, 3)
+    clock.now += INTERVAL_MS
+    assert (a.beat().epoch, a.given) == (3, {id_of(store, "u"): {0, 1}})
+
+
+def test_the_partitions_of_a_deleted_topic_are_taken_at_once(
+    store: segstore.Store, found: GroupCoordinator, clock: Monotonic
+) -> None:
+    store.create_topic("u")
+    a = SharingMember(store, "a", "t", "u").join()
+    store.delete_topic("t")
+    assert (a.beat().epoch, a.given) == (2, {id_of(store, "u"): {0}})
+    clock.now += INTERVAL_MS
+    assert (a.beat().epoch, a.given) == (3, {id_of(store, "u"): {0}})
+
+
+def test_the_partitions_of_a_topic_that_a_member_leaves_are_taken_at_once(
+    store: segstore.Store, found: GroupCoordinator, clock: Monotonic
+) -> None:
+    store.create_topic("u")
+    a = SharingMember(store, "a").join()
+    assert (a.beat(topic_names=("u",)).epoch, a.given) == (2, {})
+    clock.now += INTERVAL_MS
+    assert (a.beat().epoch, a.given) == (3, {id_of(store, "u"): {0}})
+
+
 def test_q84_a_member_that_is_not_heard_of_is_removed(
     store: segstore.Store, found: GroupCoordinator, clock: Monotonic
 ) -> None:

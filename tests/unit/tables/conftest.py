@@ -57,10 +57,10 @@ def place(store_dir: Path) -> Path:
 
 @pytest.fixture
 def large(store_dir: Path) -> Path:
-    """A store's directory with a topic of one partition, whose 4 MB are read in several turns."""
+    """A store's directory with a topic of one partition, whose 40 MB are read in several turns."""
     with segstore.open(store_dir) as store:
         store.create_topic("large")
-        for _ in range(40):
+        for _ in range(400):
             store.partition("large", 0).append_batch([bytes(1000)] * 100)
     return store_dir
 

@@ -294,7 +294,7 @@ def test_a_limit_ends_the_read(large: Path, connection: duckdb.DuckDBPyConnectio
     segstore.duckdb.attach(connection, large)
     assert answer(connection, "select value from large limit 3") == [(bytes(1000),)] * 3
     assert [read.ended for read in reads] == [[True]]
-    assert sum(reads[0].rows) < 4000
+    assert sum(reads[0].rows) < 40_000
     assert [thread for thread in threading.enumerate() if thread.name.startswith("Dummy")] == []
 
 
@@ -318,7 +318,7 @@ def test_a_query_that_is_interrupted(
         ended.set()
         beside.join()
     until(lambda: all(read.ended for read in reads) or None)
-    assert answer(connection, "select count(*) from large") == [(4000,)]
+    assert answer(connection, "select count(*) from large") == [(40_000,)]
 
 
 def in_another_process(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -50,18 +50,30 @@ class ShareDraft:
         must_assign = (
             before is None
             or before.subscription.topic_names != updated.subscription.topic_names
-            or (is_new and self._lacks(members, partitions))
+            or (is_new and self._is_settled and self._lacks(members, partitions))
         )
         epoch = self._raise(members, must_assign)
         target, target_epoch = self._group.target(updated.member_id), self._group.target_epoch
         if epoch > target_epoch and may_assign:
             target, target_epoch = self._assign(members, partitions, epoch)[updated.member_id], epoch
-        after = updated.given(target_epoch, target)
+        after = updated
+        if epoch > self._group.epoch or updated.epoch != target_epoch:
+            after = updated.given(target_epoch, self._subscribed(target, updated))
         if after != updated:
             self._add(ShareKind.CURRENT, after.current, after.member_id)
         if partitions != self._group.partitions:
             self.note(partitions)
         return after
+
+    def _subscribed(self, target: Assignment, member: ShareMember) -> Assignment:
+        """Return the partitions of the topics that are there, and that the member subscribes to."""
+        wanted = self._topics.ids_of(member.subscription.topic_names)
+        return {topic_id: numbers for topic_id, numbers in target.items() if topic_id in wanted}
+
+    @property
+    def _is_settled(self) -> bool:
+        """Return whether no assignment of the group is due, which would give out every partition."""
+        return self._group.target_epoch >= self._group.epoch
 
     def _lacks(self, members: Mapping[str, ShareMember], partitions: ShareTopics) -> bool:
         """Return whether a partition with a state, to whose topic a member subscribes, is in no target."""

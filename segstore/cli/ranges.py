@@ -1,0 +1,153 @@
+"""Options for a range of a topic's records: --partition, --start, --end, --from-time, --to-time.
+
+They have the names of `Store.scan`'s arguments. Nothing on disk. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from segstore.cli.options import time_value
+from segstore.integers import INT64_MAX
+
+if TYPE_CHECKING:
+    from segstore.storage.scans.bounds import Bounds
+    from segstore.storage.scans.topic_scan import TopicScan
+    from segstore.storage.store.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+EDGES = ("earliest", "latest")
+_OFFSET = "N|earliest|latest"
+
+
+class Renamed(click.Option):
+    """An option that is also taken by names it had before, which its help does not show."""
+
+    def __init__(self, names: list[str], *, old: tuple[str, ...] = (), **settings: Any) -> None:
+        super().__init__([*names, *old], **settings)
+        self._all, self._shown = self.opts, [each for each in self.opts if each not in old]
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """See click.Option."""
+        self.opts = self._shown
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = self._all
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """See click.Option."""
+        return " / ".join(f"'{each}'" for each in self._shown)
+
+
+def offset_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | str | None:
+    """Parse the value of an option that takes an offset, earliest or latest."""
+    if value is None or value in EDGES:
+        return value
+    if not value.isdecimal() or int(value) > INT64_MAX:
+        raise click.BadParameter(f"{value!r} is neither an offset nor earliest or latest")
+    return int(value)
+
+
+class Range(NamedTuple):
+    """The range that was given; `start` and `end` are offsets, earliest or latest."""
+
+    partitions: tuple[int, ...]
+    start: int | str | None
+    end: int | str | None
+    from_time: int | None
+    to_time: int | None
+
+    def check(self) -> None:
+        """Raise click.UsageError for two bounds of one end, and for ends in reverse."""
+        for by_offset, by_time in (("start", "from_time"), ("end", "to_time")):
+            if getattr(self, by_offset) is not None and getattr(self, by_time) is not None:
+                names = f"--{by_offset} and --{by_time.replace('_', '-')}"
+                raise click.UsageError(f"Give {names} not both: an end of the range is an offset or a time.")
+        for first, last in (("start", "end"), ("from_time", "to_time")):
+            given = getattr(self, first), getattr(self, last)
+            if isinstance(given[0], int) and isinstance(given[1], int) and given[0] > given[1]:
+                names = f"--{first.replace('_', '-')} is after --{last.replace('_', '-')}"
+                raise click.UsageError(f"{names}: nothing lies between them.")
+
+    def scan(self, store: Store, topic: str, isolation_level: str) -> TopicScan:
+        """Return a scan of the partitions, within the times; the offsets are in `bounds`."""
+        return store.scan(
+            topic,
+            self.partitions or None,
+            from_time=self.from_time,
+            to_time=self.to_time,
+            isolation_level=isolation_level,
+        )
+
+    @property
+    def bounds(self) -> Bounds:
+        """Return the bounds of offsets, which may lie outside of a log's own: partitions have other ends."""
+        from segstore.storage.scans.bounds import Bounds
+
+        if self.start == "latest" or self.end == "earliest":
+            return Bounds(partitions=frozenset())
+        first = self.start if isinstance(self.start, int) else 0
+        return Bounds(None, first, self.end - 1 if isinstance(self.end, int) else INT64_MAX)
+
+
+def range_options(command: F) -> F:
+    """Add the options, which give the argument `limits`, a `Range`."""
+
+    @wraps(command)
+    def run(
+        *args: Any, partition: Any, start: Any, end: Any, from_time: Any, to_time: Any, **named: Any
+    ) -> Any:
+        limits = Range(tuple(dict.fromkeys(partition)), start, end, from_time, to_time)
+        limits.check()
+        return command(*args, limits=limits, **named)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--partition",
+        "-p",
+        type=click.IntRange(0),
+        multiple=True,
+        help="Read only this partition; may be repeated.",
+    ),
+    click.option(
+        "--start",
+        cls=Renamed,
+        old=("--from-offset", "--offset", "-o"),
+        callback=offset_value,
+        metavar=_OFFSET,
+        help="Offset to begin at, earliest or latest; by default earliest.",
+    ),
+    click.option(
+        "--end",
+        cls=Renamed,
+        old=("--to-offset",),
+        callback=offset_value,
+        metavar=_OFFSET,
+        help="Offset to end before, earliest or latest; by default latest.",
+    ),
+    click.option(
+        "--from-time",
+        "-t",
+        cls=Renamed,
+        old=("--time",),
+        callback=time_value,
+        metavar="TIME",
+        help="Begin at the first record from this time on: ISO 8601 (UTC), or ms.",
+    ),
+    click.option(
+        "--to-time",
+        callback=time_value,
+        metavar="TIME",
+        help="End before the first record from this time on.",
+    ),
+)

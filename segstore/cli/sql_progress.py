@@ -1,0 +1,112 @@
+"""`Reading`: a bar of the rows that queries read from topics, while they run.
+
+On disk: nothing. Threads: those of DuckDB report rows; all else is for the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from segstore.cli.output import progress_bar
+from segstore.errors import SegstoreError
+from segstore.storage.scans.bounds import ALL, Bounds
+
+if TYPE_CHECKING:
+    import pyarrow
+    from rich.progress import Progress
+    from typing_extensions import Self
+
+    from segstore.storage.scans.pieces import TopicRange
+    from segstore.storage.scans.topic_scan import TopicScan
+    from segstore.storage.store.store import Store
+
+
+class Reading:
+    """Shows how many rows of the scans that a store was asked for were read, once there are some. It is a
+    context manager.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._scan = store, store.scan
+        self._bar: Progress | None = None
+        self.failed: SegstoreError | None = None
+        self._lock, self._read, self._expected, self._is_shown = Lock(), 0, 0, True
+
+    def __enter__(self) -> Self:
+        self._store.scan = self._watched  # type: ignore[method-assign]  # scans of this store alone
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Raise what a scan has raised in place of DuckDB's error, which has the traceback in its message."""
+        self._show(False)
+        if isinstance(error, SegstoreError) and self.failed is not None:
+            raise self.failed
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the bar away for a block that prints."""
+        self._show(False)
+        try:
+            yield
+        finally:
+            self._show(True)
+
+    def _show(self, is_shown: bool) -> None:
+        with self._lock:
+            self._is_shown = is_shown
+            if self._bar is not None and not is_shown:
+                self._bar.stop()
+                self._bar = None
+
+    def count(self, expected: int, read: int) -> None:
+        """Note rows that are to be read, and rows that were read or are not wanted any more."""
+        with self._lock:
+            self._expected += expected
+            self._read += read
+            if self._bar is None and self._is_shown and self._read < self._expected:
+                self._bar = progress_bar(self._expected, "reading", of="rows")
+                self._bar.start()
+            if self._bar is not None:
+                (task,) = self._bar.task_ids
+                self._bar.update(task, total=self._expected, completed=self._read)
+
+    def _watched(self, *arguments: Any, **terms: Any) -> Any:
+        return WatchedScan(self._scan(*arguments, **terms), self)
+
+
+class WatchedScan:
+    """A `TopicScan` whose batches are counted."""
+
+    def __init__(self, scan: TopicScan, reading: Reading) -> None:
+        self._scan, self._reading = scan, reading
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scan, name)
+
+    def batches(
+        self, columns: Sequence[str] | None = None, bounds: Bounds = ALL
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """See `TopicScan.batches`."""
+        left = sum(self._rows(each, bounds) for each in self._scan.ranges)
+        self._reading.count(left, 0)
+        try:
+            for batch in self._scan.batches(columns, bounds):
+                seen = min(batch.num_rows, left)
+                left -= seen
+                self._reading.count(0, seen)
+                yield batch
+        except SegstoreError as error:
+            self._reading.failed = error
+            raise
+        finally:  # offsets without records, and what a limit left out
+            self._reading.count(0, left)
+
+    @staticmethod
+    def _rows(part: TopicRange, bounds: Bounds) -> int:
+        log, start, end = part
+        if bounds.partitions is not None and log.partition not in bounds.partitions:
+            return 0
+        return max(0, min(end, bounds.last_offset + 1) - max(start, bounds.first_offset))

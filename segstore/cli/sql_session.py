@@ -1,0 +1,151 @@
+"""`Session`: a connection of DuckDB on which every topic of a store is a view, and the statements that run on
+it.
+
+On disk: only reads, but for what the user's own statements write, and DuckDB's temporary files, in the
+system's directory for them. Threads: statements run in a thread of the session, so that the main thread sees
+Ctrl-C at once; all else is for the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+import duckdb
+import pyarrow
+
+from segstore.cli.sql_output import Result
+from segstore.errors import SegstoreError
+from segstore.storage.store.store import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from segstore.storage.meta.topic_info import TopicInfo
+
+BATCH_ROWS = 8192
+"""Rows of a result that are in memory at a time, apart from those that DuckDB holds."""
+_STEP = 0.05
+_LINE = re.compile(r"\n+LINE (\d+): .*", re.DOTALL)
+_WRONG = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
+
+
+class WrongQueryError(click.ClickException):
+    """The query is no SQL, or names what is not there."""
+
+    exit_code = 2
+
+
+class Session:
+    """Runs statements. It is a context manager that closes the connection."""
+
+    def __init__(self, store: Store, text: str, values: Mapping[str, str], isolation_level: str) -> None:
+        """`text`: the statements; `values`: formats, by topic. Raises as `segstore.duckdb.attach`."""
+        from segstore.duckdb import attach
+
+        place = os.path.join(tempfile.gettempdir(), f"segstore-sql-{os.getpid()}")
+        self._con = duckdb.connect(config={"temp_directory": place})
+        self._con.execute("SET TimeZone = 'UTC'")
+        self._con.execute("SET python_enable_replacements = false")  # its variables are ours
+        self._text, self._line = text, 0
+        self._topics = attached(store.topics(), text)
+        self._pool = ThreadPoolExecutor(1, "segstore-sql")
+        self._running: Future[Any] = self._pool.submit(len, "")
+        attach(self._con, store, topics=self._topics, values=dict(values), isolation_level=isolation_level)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *of: object) -> None:
+        self._stop(self._running)
+        self._pool.shutdown()
+        self._con.close()
+
+    def results(self) -> Iterator[Result]:
+        """Run the statements one after the other; yield the rows of each that has rows, to be read before the
+        next one is run. Raises WrongQueryError, SegstoreError.
+        """
+        at = 0
+        for statement in self._call(self._con.extract_statements, self._text):
+            query = str(statement.query).lstrip()
+            at = max(at, self._text.find(query, at))
+            self._line = self._text.count("\n", 0, at)
+            relation = self._call(self._con.sql, statement)
+            if relation is not None and _has_rows(statement, relation):
+                yield self._result(relation)
+            elif relation is not None:
+                self._call(relation.fetchall)
+
+    def _result(self, relation: Any) -> Result:
+        make = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
+        reader = self._call(make, BATCH_ROWS)
+        batches = iter(partial(self._call, next, reader, None), None)
+        return Result(relation.columns, [str(each) for each in relation.types], reader.schema, batches)
+
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call DuckDB in the other thread, and wait; an interrupt of the main thread interrupts it."""
+        done = self._running = self._pool.submit(call, *arguments)
+        try:
+            return done.result()
+        except (duckdb.Error, pyarrow.ArrowException, OSError) as error:
+            raise self._told(error) from error
+        finally:
+            self._stop(done)
+
+    def _stop(self, running: Future[Any]) -> None:
+        """Interrupt a call that has not ended, and wait; a second Ctrl-C changes nothing."""
+        while not running.done():
+            with suppress(KeyboardInterrupt):
+                self._con.interrupt()
+                wait([running], _STEP)
+
+    def _told(self, error: Exception) -> Exception:
+        """Return the error of a statement as one line."""
+        message = str(error)
+        found = _LINE.search(message)
+        place = f" (line {self._line + (int(found[1]) if found else 1)})" * ("\n" in self._text.strip())
+        message = " ".join(message[: found.start() if found else None].split()) + place
+        if not isinstance(error, _WRONG):
+            return SegstoreError(message)
+        if hint := self._hint(message):
+            message += f"{'' if message[-1] in '.!?' else '.'} {hint}"
+        return WrongQueryError(message)
+
+    def _hint(self, message: str) -> str:
+        """Return what a user may have overlooked about names of topics."""
+        for name in self._topics:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name) and re.search(
+                rf'(?<![\w"]){re.escape(name)}', self._text
+            ):
+                return f'Names of topics as "{name}" are quoted'
+        if "Table with name" in message:
+            return f"Topics: {', '.join(self._topics) or 'none'}"
+        return ""
+
+
+def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
+    """Return the topics that are views: internal ones only if they are named. Of topics that differ in upper
+    and lower case only, which are one name to DuckDB, those that the statements name.
+    """
+    named = [name for name in sorted(topics) if name in text]
+    seen = {name.lower() for name in named}
+    for name in sorted(topics):
+        if name.lower() not in seen and not topics[name].internal:
+            seen.add(name.lower())
+            named.append(name)
+    return sorted(named)
+
+
+def _has_rows(statement: Any, relation: Any) -> bool:
+    """Return whether a statement has rows of its own, not a count of rows that it changed."""
+    kinds = {each.name for each in statement.expected_result_type}
+    if "CHANGED_ROWS" in kinds and relation.columns == ["Count"]:
+        return bool(statement.type.name == "MULTI")
+    return "QUERY_RESULT" in kinds
