@@ -33,7 +33,7 @@ from query_engines import QUERIES, WHOLE, Kept
 from table_engines import BOUNDED, SCANS, Engine, Place
 
 import segstore
-from segstore.storage.scans import piece_reader
+from segstore.storage.scans import dense, piece_reader
 from segstore.storage.scans.bounds import Bounds
 
 ROUNDS, STEPS, QUESTIONS, ASKED = 3, 12, 8, 4
@@ -142,10 +142,24 @@ def _pieces(rng: random.Random) -> Iterator[None]:
         "_MOST_HEADERS": rng.choice((1, 4, 4096)),
         "_SMALL_BATCH": rng.choice((0, 120, 1 << 10)),
         "_CHUNK": rng.choice((70, 2_000, 1 << 20)),
+        "_LEAST_READ": rng.choice((1, 100)),
+        "WINDOW": rng.choice((100, 700, 5_000)),
     }
     some = dict(rng.sample(sorted(sizes.items()), rng.choice((0, 1, 3, len(sizes)))))
-    with mock.patch.multiple(piece_reader, **{"STEP": piece_reader.STEP, **some}):
+    with (
+        mock.patch.object(piece_reader, "unset", _unset),
+        mock.patch.multiple(piece_reader, **{"STEP": piece_reader.STEP, **some}),
+        mock.patch.object(dense, "_LEAST", rng.choice((1, 3, dense._LEAST))),
+    ):
         yield
+
+
+_MADE, _WINDOW = piece_reader.unset, piece_reader.WINDOW
+
+
+def _unset(kind: str, size: int) -> Any:
+    """Return a window of the usual size: a thread that a game leaves behind gives it to later ones."""
+    return _MADE(kind, max(size, _WINDOW))
 
 
 @contextmanager
