@@ -229,6 +229,10 @@ simulate-replicas: STEPS = 100
 simulate-replicas: $(VENV)/.built  ## a replicated store, thread by thread, SEEDS=200 runs of STEPS=100 (FIRST=seed)
 	cd tests/models && $(HELPERS) ../../$(BIN)/python -m replicated_simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
 
+GAMES ?= 1000
+table-games: $(VENV)/.built  ## tables of drawn logs by polars, pyarrow's datasets, DuckDB and pandas against a plain loop, GAMES=1000 (ARGS="--first seed")
+	cd tests/models && $(HELPERS):$(CURDIR)/tests/models ../../$(BIN)/python -m table_games --games $(GAMES) $(ARGS)
+
 golden-logs: $(VENV)/.built  ## the hashes of the logs that seeds leave, anew: after a change that is meant to write other bytes (ARGS="--dump DIRECTORY --seed 7")
 	cd tests/models && $(HELPERS) ../../$(BIN)/python -m golden_logs $(ARGS)
 

@@ -114,6 +114,7 @@ KINDS = {
     "power cuts below C": Kind(0.04, ("crash/test_recorded",)),
     "model of shared logs": Kind(1.0, ("models/test_shared_log_model",)),
     "model of share partitions": Kind(0.5, ("models/share_partitions/*",)),
+    "games of tables": Kind(0.08, ("models/table_games/*",)),
     "models": Kind(0.02, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
     "model checks": Kind(0.1, ("models/replicas/test_two_replicas",)),
     "mutations": Kind(0.1, ("models/replicas/test_mutations",)),

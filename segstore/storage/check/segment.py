@@ -234,9 +234,11 @@ class SegmentCheck:
                     path, slot * 12, last, f"timestamp {stamp} is not the largest up to that offset"
                 )
         whole = not self.active and len(largest) and of_records[-1] >= 0
-        # The entry of a first batch whose timestamp is 0 is all zeros, like unused room in the file.
+        # The entry of a first batch whose timestamp is 0 is all zeros, like unused room in the file: readers
+        # count neither this entry nor those behind it.
+        unseen = not index.entries and whole and self._stamps[0] == 0
         end = index.entry(-1)[0] if index.entries else 0
-        if whole and end not in (largest[-1], of_records[-1]):
+        if whole and not unseen and end not in (largest[-1], of_records[-1]):
             yield Finding(
                 path, None, None, f"does not end with the segment's largest timestamp {largest[-1]}"
             )

@@ -195,6 +195,18 @@ def test_records_of_1970(store_dir: Path) -> None:
     assert segstore.check(store_dir) == []
 
 
+def test_a_segment_that_begins_in_1970(store_dir: Path) -> None:
+    """Behind the entry that is all zeros are others."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config={"segment.bytes": 600, "index.interval.bytes": 0})
+        log = store.partition("t")
+        for stamp in (0, 0, 3, 5, 7, 9, 2, 2, 2, 2):
+            log.append(bytes(30), timestamp=stamp)
+        assert [log.offset_for_time(time) for time in (0, 1, 8, 9)] == [0, 2, 5, 5]
+    assert len(list((store_dir / "t-0").glob("*.log"))) > 1
+    assert segstore.check(store_dir) == []
+
+
 def test_a_checkpoint_between_the_published_end_and_the_logs(store: Path) -> None:
     """What a checkpoint says is held against the log, whatever else is published."""
     publish(store, END, 500)
