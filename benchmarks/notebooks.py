@@ -1,4 +1,4 @@
-"""Execute the notebooks of the results, and keep them with their output: `python -m benchmarks.notebooks`.
+"""Execute the notebooks whose output is the same each time, and keep them with their output: `python -m benchmarks.notebooks`.
 
 On disk: replaces notebooks/*.ipynb, each only once all of its cells have run. Threads: a kernel a notebook.
 SEGSTORE_RESULTS names the directory of the results, by default benchmarks/results/.
@@ -15,7 +15,7 @@ import nbclient
 import nbformat
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOKS = [ROOT / "notebooks" / f"{name}.ipynb" for name in ("why-kafka-is-fast", "peers")]
+NOTEBOOKS = [ROOT / "notebooks" / f"{name}.ipynb" for name in ("why-kafka-is-fast", "peers", "tables")]
 SECONDS = 300  # at most, a cell
 
 
