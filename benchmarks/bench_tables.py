@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from benchmarks import table_works
 from benchmarks.table_works import (
     BARE,
     COUNT,
+    DIRECTORY,
     DUCKDB,
     ITSELF,
     MS,
@@ -117,8 +119,8 @@ def rendered(results: Results | None) -> str:
         f"Measured by `make bench-tables` on {machine_text(results)}, with a load of {others:g} by other"
         f" processes at the start: {settings['records']:,} records of {settings['value_bytes']} bytes."
         f" Medians of {settings['runs']} rounds, ± the distance to the farther end of the interval.\n",
-        f"| work | by | ms, of a topic | ms, of Parquet | {PEAK} |",
-        "|---|---|--:|--:|--:|",
+        f"| work | by | ms, {SEGSTORE} | ms, {DIRECTORY} | ms, {PARQUET} | {PEAK} |",
+        "|---|---|--:|--:|--:|--:|",
         *(_line(results, cell) for cell in results.cells if cell.keys["source"] == SEGSTORE),
         "",
         "| what is wanted | |",
@@ -130,10 +132,10 @@ def rendered(results: Results | None) -> str:
 
 def _line(results: Results, cell: Cell) -> str:
     work, engine = cell.keys["work"], cell.keys["engine"]
-    beside = results.where(work=work, engine=engine, source=PARQUET)
-    theirs = figure_text(beside[0].figures[MS]) if beside else "–"
     peak = number_text(cell.notes[PEAK]) if PEAK in cell.notes else ""
-    return f"| {work} | {engine} | {figure_text(cell.figures[MS])} | {theirs} | {peak} |"
+    cells = [results.where(work=work, engine=engine, source=each) for each in (SEGSTORE, DIRECTORY, PARQUET)]
+    times = (figure_text(found[0].figures[MS]) if found else "–" for found in cells)
+    return f"| {work} | {engine} | {' | '.join(times)} | {peak} |"
 
 
 def page(text: str, results: Results | None) -> str:
@@ -161,8 +163,8 @@ def measured(
     records: int, value_bytes: int, runs: int, directory: str | None
 ) -> tuple[Figures, dict[Case, float]]:
     """Return the figures by turns, and the memory of those that are told of it."""
-    with tempfile.TemporaryDirectory(prefix="segstore-tables-", dir=directory) as made:
-        data = table_works.made(Path(made), records, value_bytes)
+    with tempfile.TemporaryDirectory(prefix="segstore-tables-", dir=directory) as made, ExitStack() as stack:
+        data = stack.enter_context(table_works.made(Path(made), records, value_bytes))
         every = list(table_works.cases())
         with click.progressbar(length=len(every) * (runs + 1), label="reading tables") as bar:
             variants = {case: partial(table_works.run, case, data) for case in every}

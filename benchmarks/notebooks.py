@@ -1,4 +1,4 @@
-"""Execute the notebooks whose output is the same each time, and keep them with their output: `python -m benchmarks.notebooks`.
+"""Execute notebooks whose output is the same each time, and keep it: `python -m benchmarks.notebooks`.
 
 On disk: replaces notebooks/*.ipynb, each only once all of its cells have run. Threads: a kernel a notebook.
 SEGSTORE_RESULTS names the directory of the results, by default benchmarks/results/.

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ import segstore
 TOPIC, FIRST_MS, EVERY_MS = "t", 1_704_067_200_000, 1
 SEED, AT_ONCE, ROW_GROUP = 20130101, 100_000, 1 << 20
 DUCKDB, POLARS, BARE, ITSELF = "DuckDB", "polars", "read and CRC", "store.scan"
-SEGSTORE, PARQUET = "segstore", "Parquet"
+SEGSTORE, DIRECTORY, PARQUET = "an open store", "a directory", "Parquet"
 MS, MB, PEAK = "ms", "MB/s", "peak MB"
 
 COUNT, OFFSETS, TIMES, VALUES = "count(*)", "sum of offsets", "sum of timestamps", "sum of value sizes"
@@ -41,15 +42,21 @@ class Case(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A store with one topic of one partition, and a Parquet file with the same columns."""
+    """A store with one topic of one partition, its directory, and a Parquet file with the same columns."""
 
-    store: str
+    store: segstore.Store
+    path: str
     parquet: str
     records: int
 
+    def place(self, case: Case) -> segstore.Store | str:
+        """Return what a case reads the topic of: an open store, or one that each read opens."""
+        return self.path if case.source == DIRECTORY else self.store
 
-def made(directory: Path, records: int, value_bytes: int) -> Data:
-    """Make both. Values are random bytes, which no codec makes smaller."""
+
+@contextmanager
+def made(directory: Path, records: int, value_bytes: int) -> Iterator[Data]:
+    """Make both, and keep the store open to read. Values are random bytes, which no codec makes smaller."""
     random = np.random.default_rng(SEED)
     path, parquet = str(directory / "store"), str(directory / "t.parquet")
     with segstore.open(path) as store:
@@ -63,7 +70,8 @@ def made(directory: Path, records: int, value_bytes: int) -> Data:
         with pq.ParquetWriter(parquet, batches.schema) as writer:
             for batch in batches.batches():
                 writer.write_batch(batch, ROW_GROUP)
-    return Data(path, parquet, records)
+    with segstore.open(path, mode="r") as store:
+        yield Data(store, path, parquet, records)
 
 
 # --- works -----------------------------------------------------------------------------------------
@@ -82,8 +90,8 @@ def in_duckdb(case: Case, data: Data) -> int:
         RECENT: f'select sum(octet_length("value")) from t where "timestamp" >= to_timestamp({since / 1000})',
     }[case.work]
     with duckdb.connect() as connection:
-        if case.source == SEGSTORE:
-            connection.register("t", segstore.dataset(data.store, TOPIC))
+        if case.source != PARQUET:
+            connection.register("t", segstore.dataset(data.place(case), TOPIC))
         else:
             connection.sql(f"create view t as select * from read_parquet('{data.parquet}')")
         row = connection.execute(sql).fetchone()
@@ -94,7 +102,9 @@ def in_duckdb(case: Case, data: Data) -> int:
 def in_polars(case: Case, data: Data) -> int:
     """Return the answer of a query."""
     frame = (
-        segstore.scan_polars(data.store, TOPIC) if case.source == SEGSTORE else pl.scan_parquet(data.parquet)
+        pl.scan_parquet(data.parquet)
+        if case.source == PARQUET
+        else segstore.scan_polars(data.place(case), TOPIC)
     )
     first = _middle(data)
     offset, size = pl.col("offset"), pl.col("value").bin.size().cast(pl.Int64).sum()
@@ -113,15 +123,14 @@ def in_polars(case: Case, data: Data) -> int:
 def by_itself(case: Case, data: Data) -> int:
     """Return what the scan's own batches say, without an engine."""
     columns = {COUNT: [], OFFSETS: ["offset"], TIMES: ["offset", "timestamp"], VALUES: ["offset", "value"]}
-    with segstore.open(data.store, mode="r") as store:
-        scan = store.scan(TOPIC, columns=columns[case.work])
-        return sum(batch.num_rows for batch in scan.batches())
+    scan = data.store.scan(TOPIC, columns=columns[case.work])
+    return sum(batch.num_rows for batch in scan.batches())
 
 
 def bare(data: Data) -> int:
     """Read all segments, and compute the CRC of what was read; return how many bytes that were."""
     size, buffer = 0, bytearray(1 << 20)
-    for path in sorted(Path(data.store, f"{TOPIC}-0").glob("*.log")):
+    for path in sorted(Path(data.path, f"{TOPIC}-0").glob("*.log")):
         with open(path, "rb", buffering=0) as file:
             while n := file.readinto(buffer):
                 crc32c.crc32c(memoryview(buffer)[:n])
@@ -134,11 +143,13 @@ def peak(case: Case, data: Data) -> float:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from benchmarks import table_works as w\n"
-        "w.WAYS[sys.argv[3]](w.Case(*sys.argv[2:5]), w.Data(sys.argv[5], sys.argv[6], int(sys.argv[7])))\n"
+        "with w.segstore.open(sys.argv[5], mode='r') as store:\n"
+        "    data = w.Data(store, sys.argv[5], sys.argv[6], int(sys.argv[7]))\n"
+        "    w.WAYS[sys.argv[3]](w.Case(*sys.argv[2:5]), data)\n"
         "text = open('/proc/self/status').read()\n"
         "print(text.split('VmHWM:')[1].split()[0])"
     )
-    given = [os.fspath(Path(__file__).parents[1]), *case, data.store, data.parquet, str(data.records)]
+    given = [os.fspath(Path(__file__).parents[1]), *case, data.path, data.parquet, str(data.records)]
     done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=True)
     return int(done.stdout) * 1024 / 1e6
 
@@ -191,6 +202,6 @@ def cases() -> Iterator[Case]:
     """Yield all that are measured."""
     for work in WORKS:
         for engine in (DUCKDB, POLARS):
-            yield from (Case(work, engine, source) for source in (SEGSTORE, PARQUET))
+            yield from (Case(work, engine, source) for source in (SEGSTORE, DIRECTORY, PARQUET))
     yield from (Case(work, ITSELF) for work in (COUNT, OFFSETS, TIMES, VALUES))
     yield Case("all bytes", BARE)

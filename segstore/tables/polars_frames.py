@@ -39,8 +39,8 @@ class TopicFrames:
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         """Yield the columns of the first `n_rows` records, of these only the ones for which `predicate` is
-        true, in frames of at most `batch_size` rows. Raises as `Store.scan`, and as polars for a predicate
-        that it can't compute.
+        true. `batch_size` is a hint, and frames are as the scan makes them: slices cost more than they spare.
+        Raises as `Store.scan`, and as polars for a predicate that it can't compute.
         """
         condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate
         # The first n_rows are those of all records: within bounds they would be others.
@@ -51,7 +51,7 @@ class TopicFrames:
                 kept = frame if condition is None else frame.filter(condition)
                 shown = kept if with_columns is None else kept.select(with_columns)
                 if shown.height:
-                    yield from [shown] if batch_size is None else shown.iter_slices(batch_size)
+                    yield shown
 
     def _needed(self, with_columns: list[str] | None, condition: pl.Expr | None) -> list[str] | None:
         if with_columns is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 from places import REPOSITORY
@@ -18,8 +19,9 @@ RECORDS = 12_345
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    return table_works.made(tmp_path_factory.mktemp("tables"), RECORDS, 10)
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
+    with table_works.made(tmp_path_factory.mktemp("tables"), RECORDS, 10) as made:
+        yield made
 
 
 @pytest.mark.parametrize("case", list(table_works.cases()), ids=" ".join)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from segstore.arrays import np
-from segstore.records.arrow import HEADER_TYPE, beginning, header_array
+from segstore.records.arrow import HEADER_TYPE, header_array
 from segstore.records.table import RecordTable, Strings
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class BatchMaker:
             return [_without_columns(len(rows))] if len(rows) else []
         kept = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
         constant = {"topic": self._topic, "partition": pa.scalar(partition, pa.int32())}
-        made = []
-        for first in range(0, len(rows), _MOST_ROWS):
-            n = min(len(rows) - first, _MOST_ROWS)
+        made, most = [], _MOST_ROWS if kept else _MOST_OF_CONSTANTS
+        for first in range(0, len(rows), most):
+            n = min(len(rows) - first, most)
             arrays = [
-                kept[name].slice(first, n) if name in kept else beginning(_repeated, n, constant[name])
+                kept[name].slice(first, n) if name in kept else _constant(n, constant[name])
                 for name in self._schema.names
             ]
             made.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
@@ -74,8 +74,10 @@ class BatchMaker:
 
 
 _CONSTANT = frozenset({"topic", "partition"})
-_MOST_ROWS = 1 << 17
-"""Rows of a batch: up to here a constant column is made once for all batches."""
+_MOST_ROWS, _MOST_OF_CONSTANTS = 1 << 17, 1 << 20
+"""Rows of a batch, and of one of constant columns alone, such as a query that only counts asks for: an engine
+has costs for each batch.
+"""
 
 
 def _without_columns(n: int) -> pa.RecordBatch:
@@ -92,7 +94,13 @@ def _column(field: pa.Field, rows: RecordTable) -> pa.Array:
     return pa.Array.from_buffers(field.type, n, [None, pa.py_buffer(rows.arrays[field.name][:n])], 0)
 
 
-@lru_cache(maxsize=16)
+def _constant(n: int, value: pa.Scalar) -> pa.Array:
+    """Return a column of one value, which is made once for many batches."""
+    size = next(size for size in (1 << 14, _MOST_ROWS, _MOST_OF_CONSTANTS) if n <= size)
+    return _repeated(size, value).slice(0, n)
+
+
+@lru_cache(maxsize=8)
 def _repeated(n: int, value: pa.Scalar) -> pa.Array:
     return pa.repeat(value, n)
 
