@@ -320,10 +320,9 @@ def test_none_is_read_for_no_rows(filled: segstore.Store, reads: list[Read]) -> 
     assert sum(sum(read.rows) for read in reads) == 0
 
 
-def test_frames_are_no_larger_than_asked_for(filled: segstore.Store) -> None:
+def test_the_size_of_frames_is_a_hint(filled: segstore.Store) -> None:
     source = TopicFrames(table_of(filled, "t"))
     frames = list(source.frames(["offset"], partition == 0, None, 64))
-    assert max(frame.height for frame in frames) <= 64
     assert pl.concat(frames)["offset"].to_list() == list(range(N))
 
 
