@@ -445,6 +445,7 @@ print("closed")
 """
 
 
+@pytest.mark.costly
 def test_ctrl_c_ends_a_collect_and_closes_files(filled: segstore.Store, engine: Any) -> None:
     path = filled.path
     filled.close()

@@ -155,6 +155,7 @@ def open_one(made: tuple[Path, str]) -> tuple[segstore.Store, segstore.Partition
     return store, store.partition(topic, store.topics()[topic].partition_ids[0])
 
 
+@pytest.mark.costly
 def test_rows_are_those_of_reads(made: tuple[Path, str], pieces: str) -> None:
     store, log = open_one(made)
     with store:
@@ -166,6 +167,7 @@ def test_rows_are_those_of_reads(made: tuple[Path, str], pieces: str) -> None:
                 assert rows_of(scan.batches(columns), columns) == only(wanted, columns), (level, name)
 
 
+@pytest.mark.costly
 def test_rows_of_a_range(made: tuple[Path, str], pieces: str, rng: random.Random) -> None:
     """Bounds of the scan, and bounds of a predicate, may cut batches anywhere."""
     store, log = open_one(made)
@@ -181,6 +183,7 @@ def test_rows_of_a_range(made: tuple[Path, str], pieces: str, rng: random.Random
             assert rows_of(store.scan(made[1]).batches(columns, bounds), columns) == wanted
 
 
+@pytest.mark.costly
 def test_bounds_of_time_leave_out_nothing(made: tuple[Path, str], pieces: str, rng: random.Random) -> None:
     store, log = open_one(made)
     with store:
