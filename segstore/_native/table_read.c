@@ -49,7 +49,7 @@ static int64_t take(const uint8_t *window, int64_t len, seg_table *table, seg_ta
             *more = 1;
             return done;
         }
-        if (b.base_offset >= r->end_offset) {
+        if (b.magic == MAGIC && b.base_offset >= r->end_offset) { /* a wrapper has its last message's offset */
             r->next_offset = r->end_offset; /* nothing lies between */
             return done;
         }

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawn_sets import EACH_KIND
+from drawn_sets import EACH_KIND, entry, joined
+from drawn_sets import some as some_messages
+from message_sets import GZIP, NONE
 from mixed_logs import LOGS, headers, some
 from places import GOLDEN
 from stores import Clock, write_segment
@@ -181,6 +183,18 @@ def test_rows_of_a_range(made: tuple[Path, str], pieces: str, rng: random.Random
             assert rows_of(scan.batches(columns), columns) == wanted, (name, start, end)
             bounds = Bounds(None, start, end - 1)
             assert rows_of(store.scan(made[1]).batches(columns, bounds), columns) == wanted
+
+
+MIXED = joined([entry(2, NONE, some_messages(0, 3)), entry(1, GZIP, some_messages(3, 6))])
+
+
+@pytest.mark.parametrize("end", range(10))
+def test_a_range_ends_within_a_wrapper_behind_a_batch(store_dir: Path, end: int) -> None:
+    """The offset that a wrapper has is that of its last message."""
+    write_segment(store_dir / "t-0", 0, MIXED.data)
+    with segstore.open(store_dir) as store:
+        table = store.scan("t", end=end).to_arrow(["offset", "value"])
+    assert table["offset"].to_pylist() == [m.offset for m in MIXED.messages if m.offset < end]
 
 
 @pytest.mark.costly
