@@ -37,6 +37,7 @@ _STEP = 0.05
 _LINE = re.compile(r"\n+LINE (\d+): .*", re.DOTALL)
 _OURS = re.compile(r".*\bTraceback .*\bsegstore\.errors\.\w+: ", re.DOTALL)
 """What DuckDB puts before the message of an error that the dataset of a topic raises."""
+_OFFSET = re.compile(r'(?<!")\boffset\b(?!")', re.IGNORECASE)
 _WRONG = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
 
 
@@ -132,6 +133,8 @@ class Session:
                 rf'(?<![\w"]){re.escape(name)}', self._text
             ):
                 return f'Names of topics as "{name}" are quoted'
+        if "Parser Error" in message and _OFFSET.search(self._text):
+            return 'The column "offset" is quoted: it is a word of SQL'
         if "Table with name" in message:
             return f"Topics: {', '.join(self._topics) or 'none'}"
         return ""

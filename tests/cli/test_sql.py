@@ -185,6 +185,8 @@ WRONG: dict[str, tuple[list[object], int, str]] = {
     "the topics that there are": (["select * from nope"], 2, "Topics: empty, flights, orders.eu"),
     "a name without quotes": (["select * from orders.eu"], 2, 'Names of topics as "orders.eu" are quoted'),
     "no such column": (["select nope from flights"], 2, '"nope" not found in FROM clause'),
+    "offset without quotes": (["select offset from flights"], 2, 'The column "offset" is quoted'),
+    "values of an empty topic": (["select * from empty", "--values", "json"], 1, "topic 'empty': values="),
     "the line": (["select 1;\n\nselect nope\nfrom flights"], 2, "(line 3)"),
     "an error while it runs": (["select error('boom')"], 1, "Invalid Input Error: boom"),
     "no such format": (["select 1", "--format", "xml"], 2, "'xml' is not one of"),
@@ -314,6 +316,13 @@ def test_what_a_table_has_for_null_bytes_and_long_values(place: Path) -> None:
         assert terminal.end() == 0
     for text in ("NULL", "\\xff\\xfe bin", '"quoted"\\nnew', "x…", "4 rows", "VARCHAR"):
         assert text in terminal.plain()
+
+
+def test_a_terminal_shows_a_plan_line_by_line(place: Path) -> None:
+    with Terminal("sql", "explain select count(*) from flights", "-s", place) as terminal:
+        assert terminal.end() == 0
+    assert "\\n" not in terminal.plain()
+    assert any(line.startswith("│ Function: PYTHON_ARROW_SCAN") for line in terminal.plain().splitlines())
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
