@@ -223,7 +223,7 @@ def _run(
     from segstore.cli.sql_session import Session
     from segstore.cli.sql_table import show
 
-    with Reading(store) as reading, Session(store, text, values, isolation_level) as session:
+    with Session(store, text, values, isolation_level) as session, Reading(store) as reading:
         if form == "table":
             for result in session.results():
                 show(result, reading.aside)
