@@ -10,6 +10,9 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 
+ON_BAD = ("error", "null", "column")
+"""What becomes of a value that can't be decoded."""
+
 ASYNC, SYNC = "async", "sync"
 """When a primary acknowledges: once it has the record itself, or once its standby has it too."""
 

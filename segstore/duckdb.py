@@ -171,6 +171,9 @@ def _dataset(
         return table if in_ms else MicrosecondTable(table)
 
     of_values = _keywords(values)
-    first = table_of(store, topic, **of_values, **terms)
+    try:
+        first = table_of(store, topic, **of_values, **terms)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"topic {topic!r}: {error}") from error
     first.source.place = store_or_path
     return TopicDataset(made(first), lambda: made(table_of(store_or_path, topic, **of_values, **terms)))

@@ -10,6 +10,7 @@ import enum
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import segstore
@@ -84,14 +85,18 @@ def page(groups: Mapping[str, Iterable[str]], made: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
 
+def _value(entry: str) -> Any:
+    return attrgetter(entry)(segstore)
+
+
 def _keys(name: str) -> list[str]:
-    value = getattr(segstore, name)
+    value = _value(name)
     return [f"{name}.{m.name}" for m in members(value) if m.has_entry] if inspect.isclass(value) else []
 
 
 def _heading(entry: str) -> str:
     """`mirror` and `Mirror` would have the same anchor: a function is headed by `segstore.mirror`."""
-    is_function = "." not in entry and not inspect.isclass(getattr(segstore, entry))
+    is_function = not any(map(inspect.isclass, (_value(entry.partition(".")[0]), _value(entry))))
     return f"segstore.{entry}" if is_function else entry
 
 
@@ -101,8 +106,8 @@ def _anchor(heading: str) -> str:
 
 
 def _entry(name: str, anchors: Mapping[str, str]) -> Iterator[str]:
-    value = getattr(segstore, name)
-    if value.__name__ != name:
+    value = _value(name)
+    if value.__name__ != name.rpartition(".")[2]:
         yield f"Another name of [`{value.__name__}`](#{_anchor(_heading(value.__name__))})."
         return
     if name in RETURNED_BY:

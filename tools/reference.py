@@ -71,7 +71,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Logs and records": (
         *("PartitionLog", "Scan", "TopicScan", "TopicRecord", "Records", "Record", "transfer_methods"),
     ),
-    "Tables": ("scan_polars", "dataset", "serializer"),
+    "Tables": ("scan_polars", "dataset", "duckdb.attach", "serializer"),
     "Producers": ("Producer", "AsyncProducer", "ProducerRecord", "RecordMetadata"),
     "Consumers": (
         *("Consumer", "AsyncConsumer", "ConsumerRecord", "ConsumerRebalanceListener"),

@@ -29,13 +29,14 @@ from segstore.cli.produce import Router, feed, tell
 from segstore.cli.ranges import Range, range_options
 from segstore.cli.replicas import open_replicated, stores_option
 from segstore.cli.signals import ended_by_signals
-from segstore.errors import Needing
+from segstore.errors import Needing, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from segstore.records import Records
     from segstore.storage.bulk_import import Importing
     from segstore.storage.scans.bounds import Bounds
     from segstore.storage.scans.topic_scan import TopicScan
+    from segstore.storage.store.store import Store
 
 
 # --- export sinks ------------------------------------------------------------------------------
@@ -326,6 +327,15 @@ def import_(
     tell(router, started)
 
 
+def _check_topic(store: Store, topic: str) -> None:
+    from segstore.storage.meta.topics import check_there
+
+    try:
+        check_there(store.topics(), topic)
+    except UnknownTopicOrPartitionError as error:
+        raise UnknownTopicOrPartitionError(f"{error} (--partitions N makes it)") from error
+
+
 @contextmanager
 def _importing(
     paths: tuple[str, ...], witness: str | None, topic: str, partitions: int | None, config: dict[str, str]
@@ -336,7 +346,8 @@ def _importing(
 
     if len(paths) == 1 and witness is None:
         if partitions is None:
-            open_reading(paths[0]).close()
+            with open_reading(paths[0]) as store:
+                _check_topic(store, topic)
         with importing(paths[0], topic, partitions, config) as into:
             yield into
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from segstore.choices import ISOLATION_LEVELS
+from segstore.choices import ISOLATION_LEVELS, ON_BAD
 from segstore.cli.completion import topic_names
 from segstore.cli.new_file import check_new, new_file
 from segstore.cli.options import store_option
@@ -34,7 +34,7 @@ SUFFIXES = {
     ".parquet": "parquet",
 }
 BINARY = ("parquet", "arrow")
-VALUES = ("json", "avro", "protobuf")
+VALUES = ("json", "avro")
 
 
 def _values(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
@@ -95,6 +95,20 @@ def _value_names(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     f" one of {', '.join(VALUES)}.",
 )
 @click.option(
+    "--value-schema",
+    type=click.File("r", encoding="utf-8"),
+    metavar="FILE",
+    help="The schema of values in Avro, as JSON.",
+)
+@click.option(
+    "--on-bad",
+    type=click.Choice(ON_BAD),
+    default="error",
+    show_default=True,
+    help="What becomes of a value that can't be decoded: the query fails, its columns are null, or a column"
+    " value_error has the reason, too.",
+)
+@click.option(
     "--isolation-level",
     type=click.Choice(ISOLATION_LEVELS),
     default="read_committed",
@@ -109,6 +123,8 @@ def sql(
     target: str,
     force: bool,
     values: dict[str, str],
+    value_schema: Any,
+    on_bad: str,
     isolation_level: str,
     path: str,
 ) -> None:
@@ -128,10 +144,15 @@ def sql(
         raise click.UsageError("A table is for reading: a file has one of the other formats.")
     check_new(target, force)
     text = _text(query, script)
+    schema = _schema(values, value_schema)
     check_installed()
     try:
         with ended_by_signals(), open_reading(path) as store:
-            _run(store, text, _meant(store, values, text), isolation_level, form, target)
+            meant = {
+                name: {"values": each, "on_bad": on_bad} | (schema if each == "avro" else {})
+                for name, each in _meant(store, values, text).items()
+            }
+            _run(store, text, meant, isolation_level, form, target)
     except KeyboardInterrupt:
         behind = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C
         click.echo(f"{behind}segstore: interrupted", err=True)
@@ -170,6 +191,17 @@ def _text(query: str | None, script: Any) -> str:
     return str(text)
 
 
+def _schema(values: dict[str, str], given: Any) -> dict[str, str]:
+    """Return the keyword `value_schema` of Avro. Raises click.UsageError if it is missing, or for nothing."""
+    if "avro" not in values.values():
+        if given is not None:
+            raise click.UsageError("--value-schema is for --values avro.")
+        return {}
+    if given is None:
+        raise click.UsageError("Which schema? --values avro needs --value-schema FILE.")
+    return {"value_schema": given.read()}
+
+
 def _meant(store: Store, values: dict[str, str], text: str) -> dict[str, str]:
     """Return formats by topic. Raises UnknownTopicOrPartitionError."""
     from segstore.storage.meta.topics import check_there
@@ -184,14 +216,14 @@ def _meant(store: Store, values: dict[str, str], text: str) -> dict[str, str]:
 
 
 def _run(
-    store: Store, text: str, values: dict[str, str], isolation_level: str, form: str, target: str
+    store: Store, text: str, values: dict[str, dict[str, str]], isolation_level: str, form: str, target: str
 ) -> None:
     from segstore.cli.sql_output import write
     from segstore.cli.sql_progress import Reading
     from segstore.cli.sql_session import Session
     from segstore.cli.sql_table import show
 
-    with Reading(store) as reading, Session(store, text, values, isolation_level) as session:
+    with Session(store, text, values, isolation_level) as session, Reading(store) as reading:
         if form == "table":
             for result in session.results():
                 show(result, reading.aside)

@@ -24,6 +24,7 @@ import pyarrow
 from segstore.cli.sql_output import Result
 from segstore.errors import SegstoreError
 from segstore.storage.store.store import Store
+from segstore.tables.typed_columns import WAY_OUT
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,6 +35,9 @@ BATCH_ROWS = 8192
 """Rows of a result that are in memory at a time, apart from those that DuckDB holds."""
 _STEP = 0.05
 _LINE = re.compile(r"\n+LINE (\d+): .*", re.DOTALL)
+_OURS = re.compile(r".*\bTraceback .*\bsegstore\.errors\.\w+: ", re.DOTALL)
+"""What DuckDB puts before the message of an error that the dataset of a topic raises."""
+_OFFSET = re.compile(r'(?<!")\boffset\b(?!")', re.IGNORECASE)
 _WRONG = (duckdb.ParserException, duckdb.CatalogException, duckdb.BinderException)
 
 
@@ -46,8 +50,12 @@ class WrongQueryError(click.ClickException):
 class Session:
     """Runs statements. It is a context manager that closes the connection."""
 
-    def __init__(self, store: Store, text: str, values: Mapping[str, str], isolation_level: str) -> None:
-        """`text`: the statements; `values`: formats, by topic. Raises as `segstore.duckdb.attach`."""
+    def __init__(
+        self, store: Store, text: str, values: Mapping[str, Mapping[str, str]], isolation_level: str
+    ) -> None:
+        """`text`: the statements; `values`: how they are decoded, by topic. Raises as
+        `segstore.duckdb.attach`.
+        """
         from segstore.duckdb import attach
 
         place = os.path.join(tempfile.gettempdir(), f"segstore-sql-{os.getpid()}")
@@ -108,7 +116,7 @@ class Session:
 
     def _told(self, error: Exception) -> Exception:
         """Return the error of a statement as one line."""
-        message = str(error)
+        message = _OURS.sub("", str(error)).replace(WAY_OUT, "--on-bad null or --on-bad column passes it by")
         found = _LINE.search(message)
         place = f" (line {self._line + (int(found[1]) if found else 1)})" * ("\n" in self._text.strip())
         message = " ".join(message[: found.start() if found else None].split()) + place
@@ -125,6 +133,8 @@ class Session:
                 rf'(?<![\w"]){re.escape(name)}', self._text
             ):
                 return f'Names of topics as "{name}" are quoted'
+        if "Parser Error" in message and _OFFSET.search(self._text):
+            return 'The column "offset" is quoted: it is a word of SQL'
         if "Table with name" in message:
             return f"Topics: {', '.join(self._topics) or 'none'}"
         return ""

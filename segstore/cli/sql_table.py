@@ -29,6 +29,8 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LEFT_OUT = "…"
 _NUMBERS = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?$|BIGNUM|DECIMAL.*[^]]$|FLOAT$|DOUBLE$")
 _WHOLE = re.compile(rf"{_NUMBERS.pattern}|(DATE|TIME|TIMESTAMP|BOOLEAN|UUID)[^]]*$")
+_PLAN = ["explain_key", "explain_value"]
+"""The columns of what explains a query, which is a picture in lines."""
 _SHORT = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMPTZ", '"NULL"': "NULL"}
 
 
@@ -60,6 +62,10 @@ def _first(result: Result) -> tuple[pa.Table, int]:
 
 def _print(result: Result, rows: pa.Table) -> None:
     out = console()
+    if list(result.names) == _PLAN:
+        for text in rows[_PLAN[1]].to_pylist():
+            out.print(text, markup=False, highlight=False, soft_wrap=True)
+        return
     kinds = [_SHORT.get(kind, kind) for kind in result.kinds]
     columns = [
         [name, kind, *_cells(column)]

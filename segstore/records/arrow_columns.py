@@ -78,10 +78,19 @@ def _plain(kind: pa.DataType, arrays: Sequence[pa.Array], name: str) -> _Chunks:
         if isinstance(kind, pa.BaseExtensionType):
             return _plain(kind.storage_type, [array.storage for array in arrays], name)
         if pa.types.is_dictionary(kind):
-            return _plain(kind.value_type, [array.dictionary_decode() for array in arrays], name)
+            return _plain(_decoded_type(kind), [_of_dictionary(array) for array in arrays], name)
     except pa.ArrowException as e:
         raise InvalidArgumentError(f"{name} is no valid Arrow column: {e}") from e
     return _Chunks(kind, arrays)
+
+
+def _decoded_type(kind: pa.DictionaryType) -> pa.DataType:
+    return pa.large_binary() if kind.value_type in _VIEWS else kind.value_type
+
+
+def _of_dictionary(array: pa.DictionaryArray) -> pa.Array:
+    """Return the values of the records. pyarrow does not take views, which polars has in a Categorical."""
+    return array.dictionary.cast(_decoded_type(array.type)).take(array.indices)
 
 
 # --- byte strings ------------------------------------------------------------------------------

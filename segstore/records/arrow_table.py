@@ -28,6 +28,9 @@ _ALLOWED_TABLES = (
     " __arrow_c_stream__ or __arrow_c_array__"
 )
 
+_MAKING = ("collect", "to_table")
+"""Methods that make a table, of a LazyFrame and of a dataset."""
+
 
 class TableColumns(NamedTuple):
     """Columns of records as `PartitionLog.append_batch` takes them; None for one that a table does not
@@ -45,7 +48,7 @@ def columns_of_table(table: Any) -> TableColumns:
     headers. LEFT_OUT is left out. A stream is read to its end. Raises InvalidArgumentError for another
     column, InvalidTypeError.
     """
-    read = _read(table)
+    read = read_table(table)
     _check_names(read.schema.names)
     value, key, timestamp, headers = (
         read.column(name) if name in read.schema.names else None for name in TAKEN
@@ -73,8 +76,10 @@ def _check_names(names: list[str]) -> None:
         )
 
 
-def _read(table: Any) -> pa.Table:
-    """Return a table of any engine as one of pyarrow, over the same memory if that is Arrow's."""
+def read_table(table: Any) -> pa.Table:
+    """Return a table of any engine as one of pyarrow, over the same memory if that is Arrow's. Raises
+    InvalidTypeError.
+    """
     if isinstance(table, pa.Table):
         return table
     if _is_pandas(table):
@@ -88,7 +93,8 @@ def _read(table: Any) -> pa.Table:
             raise _refused(table, e) from e
     if callable(getattr(table, "to_arrow_reader", None)):  # the result of DuckDB's connection.execute
         return table.to_arrow_reader().read_all()
-    raise InvalidTypeError(f"table is {type(table).__name__}: {_ALLOWED_TABLES}")
+    way = next((f"; its {name}() gives one" for name in _MAKING if hasattr(table, name)), "")
+    raise InvalidTypeError(f"table is {type(table).__name__}: {_ALLOWED_TABLES}{way}")
 
 
 def _reader(table: Any) -> pa.RecordBatchReader:

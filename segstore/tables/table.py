@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from segstore.choices import ON_BAD
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError
 from segstore.storage.scans.bounds import ALL, Bounds
@@ -19,7 +20,7 @@ from segstore.storage.scans.columns import TOPIC_SCHEMA
 from segstore.storage.store.store import Store
 
 from .source import Source
-from .typed_columns import ON_BAD, TypedColumns
+from .typed_columns import TypedColumns
 from .values.choice import decoder_of
 from .values.decoding import VALUE
 

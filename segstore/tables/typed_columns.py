@@ -10,13 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from segstore.choices import ON_BAD
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError, InvalidTypeError, RecordDeserializationError
 from segstore.storage.scans.columns import TOPIC_SCHEMA
 
 from .values.decoding import VALUE, Columns, Decoder, decoded, up_to_bad
 
-ON_BAD = ("error", "null", "column")
+WAY_OUT = 'on_bad="null" or on_bad="column" passes it by'
 ERROR = "value_error"
 """The column with what is wrong with a value, of on_bad="column"."""
 PLACE = ("partition", "offset")
@@ -93,5 +94,4 @@ class TypedColumns:
             return made, {}
         at, reason = first
         partition, offset = (batch.column(name)[at].as_py() for name in PLACE)
-        way_out = 'on_bad="null" or on_bad="column" passes it by'
-        raise RecordDeserializationError(topic, partition, offset, VALUE, reason, way_out)
+        raise RecordDeserializationError(topic, partition, offset, VALUE, reason, WAY_OUT)

@@ -230,7 +230,11 @@ WRONG = {
         "no column 'val'; there",
     ),
     "no such offset": (["export", "t", "{tmp}/t.parquet", "--start", "-1"], 2, "neither an offset nor"),
-    "import into nothing": (["import", "u", "{tmp}/rows.ndjson"], 1, "no topic 'u'; there are: t"),
+    "import into nothing": (
+        ["import", "u", "{tmp}/rows.ndjson"],
+        1,
+        "there are: t (--partitions N makes it)",
+    ),
     "make what is there": (["import", "t", "{tmp}/rows.ndjson", "--partitions", "3"], 1, "is there already"),
     "config alone": (
         ["import", "t", "{tmp}/rows.ndjson", "-c", "retention.ms=1"],

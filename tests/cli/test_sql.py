@@ -185,10 +185,19 @@ WRONG: dict[str, tuple[list[object], int, str]] = {
     "the topics that there are": (["select * from nope"], 2, "Topics: empty, flights, orders.eu"),
     "a name without quotes": (["select * from orders.eu"], 2, 'Names of topics as "orders.eu" are quoted'),
     "no such column": (["select nope from flights"], 2, '"nope" not found in FROM clause'),
+    "offset without quotes": (["select offset from flights"], 2, 'The column "offset" is quoted'),
+    "values of an empty topic": (["select * from empty", "--values", "json"], 1, "topic 'empty': values="),
     "the line": (["select 1;\n\nselect nope\nfrom flights"], 2, "(line 3)"),
     "an error while it runs": (["select error('boom')"], 1, "Invalid Input Error: boom"),
     "no such format": (["select 1", "--format", "xml"], 2, "'xml' is not one of"),
-    "values of no format": (["select 1", "--values", "xml"], 2, "formats: json, avro, protobuf"),
+    "values of no format": (["select 1", "--values", "xml"], 2, "formats: json, avro. See"),
+    "Avro without a schema": (["select 1", "--values", "avro"], 2, "needs --value-schema FILE"),
+    "a schema of nothing": (["select 1", "--value-schema", "{tmp}/q.sql"], 2, "is for --values avro"),
+    "no schema of Avro": (
+        ["select * from empty", "--values", "avro", "--value-schema", "{tmp}/q.sql"],
+        1,
+        "no Avro schema",
+    ),
     "values of no topic": (["select 1", "--values", "nope=json"], 1, "no topic 'nope'; there are: empty"),
     "two queries": (["select 1", "--file", "{tmp}/q.sql"], 2, "Give QUERY or --file, not both."),
     "no format of a file": (["select 1", "-o", "{tmp}/t"], 2, "does not say it by its suffix"),
@@ -210,6 +219,32 @@ def test_wrong_uses_are_one_line(case: str, place: Path, tmp_path: Path) -> None
     (line,) = result.stderr.splitlines()
     assert (result.exit_code, message in line) == (status, True), line
     assert list(tmp_path.glob("t*")) == []
+
+
+def test_what_becomes_of_a_bad_value(place: Path) -> None:
+    with segstore.open(place) as store:
+        store.partition("empty").append_batch([b'{"a": 1}', b"bad"])
+    query = ["sql", "select * exclude (timestamp) from empty", "--values", "json", "-s", place]
+    result = run(*query)
+    (line,) = result.stderr.splitlines()
+    assert result.exit_code == 1
+    assert line.startswith("segstore: empty-0, offset 1: its value can't be deserialized: JSONDecodeError: ")
+    assert line.endswith("(--on-bad null or --on-bad column passes it by)")
+    query += ["--format", "ndjson"]
+    assert [each["a"] for each in json_lines(ok(*query, "--on-bad", "null"))] == [1, None]
+    told = [each["value_error"] for each in json_lines(ok(*query, "--on-bad", "column"))]
+    assert (told[0], "JSONDecodeError" in told[1]) == (None, True)
+
+
+def test_values_in_avro(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fastavro")
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+    (tmp_path / "r.avsc").write_text(json.dumps(schema))
+    with segstore.open(place) as store:
+        values = segstore.serializer("avro", schema).column([{"a": 1}, {"a": 2}])
+        store.partition("empty").append_batch(values)
+    query = ["select sum(a) as s from empty", "--values", "avro", "--value-schema", tmp_path / "r.avsc"]
+    assert json_lines(ok("sql", *query, "--format", "ndjson", "-s", place)) == [{"s": 3}]
 
 
 def test_no_store(tmp_path: Path) -> None:
@@ -281,6 +316,13 @@ def test_what_a_table_has_for_null_bytes_and_long_values(place: Path) -> None:
         assert terminal.end() == 0
     for text in ("NULL", "\\xff\\xfe bin", '"quoted"\\nnew', "x…", "4 rows", "VARCHAR"):
         assert text in terminal.plain()
+
+
+def test_a_terminal_shows_a_plan_line_by_line(place: Path) -> None:
+    with Terminal("sql", "explain select count(*) from flights", "-s", place) as terminal:
+        assert terminal.end() == 0
+    assert "\\n" not in terminal.plain()
+    assert any(line.startswith("│ Function: PYTHON_ARROW_SCAN") for line in terminal.plain().splitlines())
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])

@@ -161,7 +161,9 @@ def scan_topic(
     }
     wanted = given_columns(columns)
     times = given_times(start, end, from_time, to_time)
-    if isinstance(partitions, (str, bytes)):
+    if partitions is not None and (
+        isinstance(partitions, (str, bytes)) or not isinstance(partitions, Iterable)
+    ):
         raise InvalidTypeError(f"partitions={partitions!r}: must be a list of ints")
     scans = [(log, Scan(log, start, end, times, how)) for log in logs(partitions)]
     return TopicScan(topic, [TopicRange(log, each.start, each.end) for log, each in scans], wanted, how)

@@ -1,6 +1,7 @@
 """Protobuf messages of rows. Nothing is on disk. Functions without state: safe from any thread.
 
-Rows are dicts as a table of the decoded values has them: a field that is None or absent is not set.
+Rows are dicts as a table of the decoded values has them, or messages: a field that is None or absent is not
+set.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from segstore.errors import SerializationError
 
@@ -48,7 +50,9 @@ def _path(message: Any) -> list[int]:
 def _fill(message: Any, row: Any) -> None:
     """Set the fields of a message. Raises SerializationError for one that it does not have."""
     name = message.DESCRIPTOR.full_name
-    if name in _FILLED:
+    if isinstance(row, Message) and row.DESCRIPTOR.full_name == name:
+        row = row.SerializeToString()
+    elif name in _FILLED:
         _FILLED[name](message, row)
         return
     if isinstance(row, bytes):  # a message within itself

@@ -6,13 +6,13 @@ Nothing is on disk. Threads: any.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from segstore.errors import InvalidArgumentError, Needing, SerializationError
+from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing, SerializationError
 
 from .confluent import prefix
 
@@ -45,13 +45,24 @@ class Serializer:
             raise SerializationError(f"{row!r:.80} can't be serialized as {self._name}: {said}") from error
 
     def column(self, rows: Any) -> pyarrow.Array:
-        """Return the values of many rows as a column that `append_batch` takes: `rows` is a list of rows, or
-        a pyarrow Array, ChunkedArray, RecordBatch or Table. Raises SerializationError.
+        """Return the values of many rows as a column that `append_batch` takes: `rows` is a list of rows, a
+        pyarrow Array or ChunkedArray of them, or the table of an engine, as `append_table` takes it. Raises
+        SerializationError, InvalidTypeError.
         """
         with Needing("pyarrow", "a column of values"):
             import pyarrow
-        given: Iterable[Any] = rows.to_pylist() if hasattr(rows, "to_pylist") else rows
-        return pyarrow.array([self(row) for row in given], pyarrow.binary())
+        return pyarrow.array([self(row) for row in _rows(rows)], pyarrow.binary())
+
+
+def _rows(given: Any) -> Iterable[Any]:
+    if isinstance(given, str | bytes | Mapping):
+        raise InvalidTypeError(f"rows is {type(given).__name__}: allowed is a list of rows, or a table")
+    if hasattr(given, "columns"):  # iterated, a table gives columns, or their names
+        from segstore.records.arrow_table import read_table
+
+        given = read_table(given)
+    rows: Iterable[Any] = given.to_pylist() if hasattr(given, "to_pylist") else given
+    return rows
 
 
 def serializer(name: str, value_schema: Any = None, *, schema_id: int | None = None) -> Serializer:
@@ -88,14 +99,16 @@ def _plain(value: Any) -> Any:
 
 
 def _avro(schema: Any, before: bytes) -> Encode:
-    with Needing("fastavro", "a serializer of Avro"):
+    what = "a serializer of Avro"
+    with Needing("pyarrow", what), Needing("fastavro", what):
         from .avro_writer import encoder
 
     return encoder(schema, before)
 
 
 def _protobuf(schema: Any, before: bytes) -> Encode:
-    with Needing("protobuf", "a serializer of Protobuf", "google"):
+    what = "a serializer of Protobuf"
+    with Needing("pyarrow", what), Needing("protobuf", what, "google"):
         from .protobuf_writer import encoder
 
     return encoder(schema, before)

@@ -303,7 +303,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a list": (lambda: [b"a"], InvalidTypeError, "table is list: allowed is a table of pyarrow"),
     "a dict": (lambda: {"value": [b"a"]}, InvalidTypeError, "table is dict"),
     "None": (lambda: None, InvalidTypeError, "table is NoneType"),
-    "a lazy frame": (lambda: pl.LazyFrame({"value": [b"a"]}), InvalidTypeError, "table is LazyFrame"),
+    "a lazy frame": (
+        lambda: pl.LazyFrame({"value": [b"a"]}),
+        InvalidTypeError,
+        "its collect\\(\\) gives one",
+    ),
     "a column": (lambda: pl.Series("value", [b"a"]), InvalidTypeError, "table is Series"),
     "an array": (lambda: pa.array([b"a"]), InvalidTypeError, "table is BinaryArray"),
     "objects of pandas": (

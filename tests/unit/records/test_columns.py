@@ -94,6 +94,10 @@ GOOD: dict[str, tuple[Callable[[], Any], list[bytes | None]]] = {
     "arrow view": (lambda: pa.array([*MIXED, b"d" * 20], pa.binary_view()), [*MIXED, b"d" * 20]),
     "arrow string view": (lambda: pa.array(UTF8, pa.string_view())[1:], [b"", None, "ö".encode()]),
     "arrow null": (lambda: pa.nulls(2), [None, None]),
+    "arrow dictionary of views": (
+        lambda: pa.DictionaryArray.from_arrays([0, 1, None, 0], pa.array(["a", "é"], pa.string_view()))[1:],
+        ["é".encode(), None, b"a"],
+    ),
     "arrow dictionary": (lambda: ARROW.dictionary_encode(), MIXED),
     "arrow empty": (lambda: pa.array([], pa.binary()), []),
     "arrow all empty": (lambda: pa.array([b"", b""], pa.binary()), [b"", b""]),

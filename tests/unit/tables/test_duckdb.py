@@ -393,6 +393,11 @@ WRONG: dict[str, tuple[Callable[[Any, Path], Any], type[Exception], str]] = {
         InvalidArgumentError,
         "views \\['a', 'A'\\]: one name to DuckDB; give other names by topics=",
     ),
+    "values that say no columns": (
+        lambda c, place: segstore.duckdb.attach(c, place, values="json"),
+        InvalidArgumentError,
+        "topic 'flights': values=\"json\" infers",
+    ),
     "values of another topic": (
         lambda c, place: segstore.duckdb.attach(c, place, values={"arrivals": "json"}),
         InvalidArgumentError,

@@ -467,6 +467,12 @@ def test_a_store_that_was_closed_is_told(filled: segstore.Store, engine: Any) ->
 # --- what is refused -----------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[str, dict[str, Any], type[Exception], str]] = {
+    "a number for partitions": (
+        "t",
+        {"partitions": 1},
+        segstore.InvalidTypeError,
+        "partitions=1: must be a list of ints",
+    ),
     "an unknown topic": ("u", {}, UnknownTopicOrPartitionError, "'u'; there are: t"),
     "an unknown partition": ("t", {"partitions": [7]}, UnknownTopicOrPartitionError, "7"),
     "an isolation level": ("t", {"isolation_level": "dirty"}, InvalidArgumentError, "read_committed"),

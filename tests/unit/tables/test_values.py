@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -304,9 +305,21 @@ def test_a_package_that_is_not_installed(
             call()
 
 
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_serializer_without_pyarrow(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for module in list(sys.modules):
+        if module.startswith(f"segstore.tables.values.{name}"):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingPackageError, match=f"a serializer of {name.title()} needs pyarrow"):
+        serializer(name, NEEDED[name][1])
+
+
 SERIALIZERS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "another name": (lambda: serializer("xml"), InvalidArgumentError, "must be one of json, avro, protobuf"),
     "a schema of JSON": (lambda: serializer("json", AB), InvalidArgumentError, "without value_schema"),
+    "one row as a column": (lambda: serializer("json").column({"a": 1}), InvalidTypeError, "rows is dict"),
+    "text as a column": (lambda: serializer("json").column("[1]"), InvalidTypeError, "rows is str"),
     "no schema": (lambda: serializer("avro"), InvalidArgumentError, "value_schema=None"),
     "an id of 0": (lambda: serializer("json", schema_id=0), InvalidArgumentError, "schema_id=0"),
     "what is no JSON": (
@@ -340,10 +353,12 @@ def test_a_serializer_of_rows_in_each_shape(store: segstore.Store) -> None:
     expected = [{"a": 1, "b": "é"}, {"a": None, "b": None}]
     made = serializer("json", schema_id=5)
     whole = pa.Table.from_pylist(expected, AB)
-    shapes = [expected, whole, whole.to_batches()[0], whole.to_struct_array(), pa.array(expected)]
+    frame = pl.from_arrow(whole)
+    shapes = [expected, whole, whole.to_batches()[0], whole.to_struct_array(), pa.array(expected), frame]
     assert len({tuple(made.column(each).to_pylist()) for each in shapes}) == 1
     assert made(expected[0]) == b'\0\0\0\0\5{"a":1,"b":"\xc3\xa9"}'
     assert made.column([None, None]).null_count == 2
+    assert made.column(whole[:1].to_pandas()).to_pylist() == made.column(expected[:1]).to_pylist()
     store.create_topic("t")
     store.partition("t").append_batch(made.column(whole))
     with segstore.Producer(store, value_serializer=made) as producer:

@@ -301,6 +301,15 @@ def test_rows_of_a_table_are_the_same_values_again(store: segstore.Store, name: 
     assert serializer("protobuf", classes()["Outer"]).column(found.slice(0, 1)).to_pylist() == [value]
 
 
+def test_a_message_is_a_row(store: segstore.Store) -> None:
+    message = classes()["Outer"].FromString(made("Outer", **next(iter(READ.values()))[0]))
+    assert serializer("protobuf", classes()["Outer"]).column([message]).to_pylist() == [
+        message.SerializeToString(deterministic=True)
+    ]
+    time = timestamp_pb2.Timestamp(seconds=3, nanos=5)
+    assert serializer("protobuf", timestamp_pb2.Timestamp)(time) == time.SerializeToString()
+
+
 def _drawn(rng: random.Random) -> dict[str, Any]:
     def inner() -> dict[str, Any]:
         return {"x": rng.randrange(-9, 9), "y": rng.choice([None, "", "é漢"])}
