@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
-    from segstore.storage.scans.scan import Scan
+    from segstore.storage.scans.scan import EARLIEST, LATEST, Scan
     from segstore.storage.scans.topic_scan import TopicRecord, TopicScan
     from segstore.storage.store.partition_log import PartitionLog
     from segstore.storage.store.store import Store
@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from segstore.tables.values import serializer
 
 __all__ = [
+    "EARLIEST",
+    "LATEST",
     "AcknowledgeType",
     "AdminClient",
     "AsyncConsumer",
@@ -186,8 +188,8 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.check.check": ("Finding",),
     "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.meta.topics": ("TopicInfo",),
+    "segstore.storage.scans.scan": ("EARLIEST", "LATEST", "Scan"),
     "segstore.storage.store.partition_log": ("PartitionLog",),
-    "segstore.storage.scans.scan": ("Scan",),
     "segstore.storage.store.store": ("Store",),
     "segstore.storage.store.store_member": ("StoreMember",),
     "segstore.storage.scans.topic_scan": ("TopicRecord", "TopicScan"),

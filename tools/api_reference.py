@@ -107,6 +107,9 @@ def _anchor(heading: str) -> str:
 
 def _entry(name: str, anchors: Mapping[str, str]) -> Iterator[str]:
     value = _value(name)
+    if isinstance(value, enum.Enum):  # a constant
+        yield from _text(type(value), anchors)
+        return
     if value.__name__ != name.rpartition(".")[2]:
         yield f"Another name of [`{value.__name__}`](#{_anchor(_heading(value.__name__))})."
         return

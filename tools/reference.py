@@ -69,7 +69,8 @@ SETTINGS: dict[str, tuple[type[Settings], str]] = {
 GROUPS: dict[str, tuple[str, ...]] = {
     "Stores": ("open", "Store", "StoreMember", "TopicInfo", "check", "Finding", "copy", "Copied"),
     "Logs and records": (
-        *("PartitionLog", "Scan", "TopicScan", "TopicRecord", "Records", "Record", "transfer_methods"),
+        *("PartitionLog", "Scan", "TopicScan", "TopicRecord", "Records", "Record"),
+        *("EARLIEST", "LATEST", "transfer_methods"),
     ),
     "Tables": ("scan_polars", "dataset", "duckdb.attach", "serializer"),
     "Producers": ("Producer", "AsyncProducer", "ProducerRecord", "RecordMetadata"),

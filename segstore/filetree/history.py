@@ -43,8 +43,8 @@ def history(
     """
     path = clean_path(path)
     lowest, now = floor(log), log.end_offset
-    start = lowest if start is EARLIEST else given_bound("start", start)
-    end = now if end is LATEST else given_bound("end", end)
+    start = given_bound("start", start, lowest, now)
+    end = given_bound("end", end, lowest, now)
     if not lowest <= start <= end <= now:
         raise OffsetOutOfRangeError(start if start < lowest else end, lowest, now, f"{log.topic}, as files,")
     nodes_by_path = dict(snapshot(log, start).nodes.walk("/"))

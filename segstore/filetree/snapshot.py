@@ -44,7 +44,7 @@ def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = Fal
     InvalidRecordError for a record that is not of a file tree; CorruptRecordError, StorageError.
     """
     now = log.end_offset
-    end = now if end is LATEST else given_bound("end", end)
+    end = given_bound("end", end, log.start_offset, now)
     if end > now or (end < now and not trusted and end < floor(log)):
         raise OffsetOutOfRangeError(end, floor(log), now, f"{log.topic}, as files,")
     last = last_records(log, end, valued=lambda key: key[:1] == nodes.PATH_TAG).settled

@@ -25,7 +25,7 @@ AT_A_TIME = 1 << 20
 
 
 class Edge(Enum):
-    """The default bounds of a range: where the log begins, and where it ends.
+    """Bounds of a range, and by default those of each: where the log begins, and where it ends.
 
     None is no bound: `offset_for_time` returns it if no record is that late, and a caller who passes the
     answer on must not get the whole log.
@@ -47,12 +47,22 @@ _LEFT_OUT = {
 }
 
 
-def given_bound(name: str, value: Any) -> int:
-    """Return the offset that was given as `start` or `end`. Raises InvalidTypeError, with a hint for None;
-    InvalidArgumentError.
+def given_edge(value: Any) -> Any:
+    """Return the edge that a str or an Edge names; any other value as it is."""
+    return Edge(value) if isinstance(value, str) and value in ("earliest", "latest") else value
+
+
+def given_bound(name: str, value: Any, first: int, last: int) -> int:
+    """Return the offset that was given as `start` or `end` of a log from `first` up to `last`. Raises
+    InvalidTypeError, with a hint for None; InvalidArgumentError.
     """
+    value = given_edge(value)
     if value is None:
-        raise InvalidTypeError(f"{name}=None: must be an int; {_LEFT_OUT[name]}")
+        raise InvalidTypeError(f"{name}=None: must be an int, EARLIEST or LATEST; {_LEFT_OUT[name]}")
+    if isinstance(value, str):
+        raise InvalidArgumentError(f'{name}={value!r}: must be an int, "earliest" or "latest"')
+    if isinstance(value, Edge):
+        return first if value is EARLIEST else last
     return arguments.whole(name, value, None)
 
 
@@ -71,8 +81,8 @@ def given_times(start: int | Edge, end: int | Edge, from_time: Any, to_time: Any
     begins.
     """
     for by_offset, is_given, by_time, time in (
-        ("start", start is not EARLIEST, "from_time", from_time),
-        ("end", end is not LATEST, "to_time", to_time),
+        ("start", given_edge(start) is not EARLIEST, "from_time", from_time),
+        ("end", given_edge(end) is not LATEST, "to_time", to_time),
     ):
         if is_given and time is not None:
             raise InvalidArgumentError(
@@ -133,6 +143,7 @@ class Scan:
         self, log: Log, start: int | Edge, end: int | Edge, times: Times, how: dict[str, Any]
     ) -> None:
         first, last = log.start_offset, log.end_offset
+        start, end = given_edge(start), given_edge(end)
 
         def found(time: int) -> int:
             offset = log.offset_for_time(time)
@@ -141,10 +152,10 @@ class Scan:
         if times.start is not None:
             self.start = found(times.start)
         else:
-            self.start = first if start is EARLIEST else given_bound("start", start)
+            self.start = given_bound("start", start, first, last)
             if not first <= self.start <= last:
                 raise OffsetOutOfRangeError(self.start, first, last, f"{log.topic}-{log.partition}")
-        asked = last if end is LATEST else given_bound("end", end)
+        asked = given_bound("end", end, first, last)
         if end is not LATEST and times.start is None and asked < self.start:
             raise InvalidArgumentError(f"end={asked}: must not be below the start, {self.start}")
         settled = asked if times.end is None else found(times.end)

@@ -158,7 +158,7 @@ def test_a_log_that_was_cut_meanwhile_ends_the_scan(log: segstore.PartitionLog) 
     assert sum(map(len, scan.reads())) == N
 
 
-NOTHING = r"start=None: must be an int; .* offset_for_time returned None.* nothing to read.*from_time="
+NOTHING = r"start=None: must be an int, EARLIEST or LATEST; .* returned None.* nothing to read.*from_time="
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a start below the log's": ({"start": 3}, OffsetOutOfRangeError, "offset 3"),
     "a start above the log's end": ({"start": N + 1}, OffsetOutOfRangeError, f"offset {N + 1}"),
@@ -216,3 +216,27 @@ def test_a_closed_store_is_not_scanned(store: segstore.Store) -> None:
         list(late)
     with pytest.raises(StoreClosedError):
         log.scan()
+
+
+EDGES: dict[str, tuple[dict[str, Any], range]] = {
+    "words": ({"start": "earliest", "end": "latest"}, range(10)),
+    "names": ({"start": segstore.EARLIEST, "end": segstore.LATEST}, range(10)),
+    "nothing, behind the end": ({"start": "latest"}, range(0)),
+    "nothing, up to the beginning": ({"end": "earliest"}, range(0)),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_by_name(name: str, store: segstore.Store) -> None:
+    terms, wanted = EDGES[name]
+    store.create_topic("edges")
+    log = store.partition("edges")
+    log.append_batch([b"v"] * 10)
+    assert [record.offset for record in log.scan(**terms)] == [*wanted]
+    assert store.scan("edges", **terms).to_arrow(["offset"])["offset"].to_pylist() == [*wanted]
+
+
+def test_a_word_that_is_no_edge(store: segstore.Store) -> None:
+    store.create_topic("edges")
+    with pytest.raises(segstore.InvalidArgumentError, match="start='newest': must be an int, \"earliest\""):
+        store.scan("edges", start="newest")
