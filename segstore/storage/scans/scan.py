@@ -60,7 +60,7 @@ def given_bound(name: str, value: Any, first: int, last: int) -> int:
     if value is None:
         raise InvalidTypeError(f"{name}=None: must be an int, EARLIEST or LATEST; {_LEFT_OUT[name]}")
     if isinstance(value, str):
-        raise InvalidArgumentError(f'{name}={value!r}: must be an int, "earliest" or "latest"')
+        raise InvalidTypeError(f'{name}={value!r}: must be an int, "earliest" or "latest", no other str')
     if isinstance(value, Edge):
         return first if value is EARLIEST else last
     return arguments.whole(name, value, None)

@@ -238,5 +238,5 @@ def test_edges_by_name(name: str, store: segstore.Store) -> None:
 
 def test_a_word_that_is_no_edge(store: segstore.Store) -> None:
     store.create_topic("edges")
-    with pytest.raises(segstore.InvalidArgumentError, match="start='newest': must be an int, \"earliest\""):
+    with pytest.raises(segstore.InvalidTypeError, match="start='newest': must be an int, \"earliest\""):
         store.scan("edges", start="newest")
