@@ -84,6 +84,11 @@ def read_table(table: Any) -> pa.Table:
         return table
     if _is_pandas(table):
         return _from_pandas(table)
+    # Through the C interface, an error of Python code would become one of pyarrow.
+    if isinstance(table, pa.RecordBatchReader):
+        return table.read_all()
+    if type(table).__module__.startswith("segstore.") and hasattr(table, "to_arrow"):
+        return table.to_arrow()
     if hasattr(table, "__arrow_c_stream__"):
         return _reader(table).read_all()
     if hasattr(table, "__arrow_c_array__"):

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Generic, TypeVar
 
+from segstore.errors import ForkedError
 from segstore.threads import Worker
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class Crew(Generic[R]):
 
     def __init__(self, n: int) -> None:
         self._workers = [Worker(f"segstore-scan-{i}") for i in range(n)]
-        self._begun = 0
+        self._begun, self._pid = 0, os.getpid()
         self._waiting: deque[tuple[Worker, list[R]]] = deque()
 
     def start(self) -> None:
@@ -54,7 +55,11 @@ class Crew(Generic[R]):
             yield self.result()
 
     def result(self) -> R:
-        """Return the result of the oldest work, or raise its exception."""
+        """Return the result of the oldest work, or raise its exception. Raises ForkedError in a child of the
+        process that began it: no thread is there to do the work.
+        """
+        if os.getpid() != self._pid:
+            raise ForkedError(f"this scan is of process {self._pid}: begin another one in {os.getpid()}")
         worker, found = self._waiting.popleft()
         worker.result()
         return found.pop()

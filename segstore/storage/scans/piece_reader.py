@@ -223,7 +223,7 @@ class _Making:
         """Go by headers up to the end, or to where no header is found any more."""
         view, limit = self._reading.view, self._end
         slot = view.slot(self.at)
-        while slot < len(view.segments) and self.at < limit:
+        while slot < len(view.segments) and self.at < limit and len(self.rows) < _MOST_ROWS:
             end, below = view.bounds(slot)
             if not self._recall(view.segments[slot], end) and not self._walk(slot, end, below):
                 return
@@ -234,7 +234,7 @@ class _Making:
         found = recall(segment, self.at, end)
         if found is None:
             return False
-        first, last = self.at, min(found.end, self._end, self.at + _MOST_ROWS)
+        first, last = self.at, min(found.end, self._end, self.at + _MOST_ROWS - len(self.rows))
         self.rows.add_range(first, last, found.timestamp_type, last - first)
         self._reach(last)
         return True
@@ -320,7 +320,9 @@ def _runs(batches: NDArray[np.void], wanted: NDArray[np.bool_]) -> Iterator[tupl
         return
     bases, lasts, counts = batches["base_offset"], batches["last_offset"], batches["count"]
     new = batches["magic"] == MAGIC
-    kinds = np.where(new & (counts == lasts - bases + 1), _DENSE, _READ)
+    # A count is known to be possible by the bytes of a plain batch; of a compressed one it may be a lie.
+    possible = ((batches["attributes"] & CODEC_MASK) == 0) | (counts <= _MOST_ROWS)
+    kinds = np.where(new & possible & (counts == lasts - bases + 1), _DENSE, _READ)
     kinds[~wanted | (new & (counts == 0))] = _LEFT_OUT
     if (kinds == _READ).sum() * _FEW > len(batches):
         kinds[:] = _READ

@@ -15,10 +15,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from damage import flip
 from stores import START_MS, Clock, tree
 
 import segstore
 from segstore.errors import (
+    CorruptRecordError,
     IllegalStateError,
     InvalidArgumentError,
     InvalidRecordError,
@@ -353,6 +355,34 @@ def test_an_engine_s_own_error_is_raised(store: segstore.Store) -> None:
     with pytest.raises(Exception, match="no number"):
         log.append_table(duckdb.sql("select error('no number')::blob as value"))
     assert log.end_offset == 0
+
+
+def test_an_error_of_a_reader_in_python_is_raised(store: segstore.Store) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": [b"a"]})
+        raise LookupError("midway")
+
+    log, schema = store.partition("to"), pa.schema({"value": pa.binary()})
+    with pytest.raises(LookupError, match="midway"):
+        log.append_table(pa.RecordBatchReader.from_batches(schema, batches()))
+    assert log.end_offset == 0
+
+
+@pytest.mark.parametrize("kind", ["topic", "log"])
+def test_damage_under_a_scan_that_is_appended(tmp_path: Path, kind: str) -> None:
+    damaged = tmp_path / "damaged"
+    with segstore.open(damaged) as made:
+        made.create_topic("from")
+        for _ in range(3):
+            made.partition("from").append_batch([b"v" * 100] * 10)
+    file = next((damaged / "from-0").glob("*.log"))
+    flip(file, file.stat().st_size // 2)
+    with segstore.open(damaged, mode="r") as source, segstore.open(tmp_path / "to") as store:
+        store.create_topic("to")
+        scan = source.scan("from") if kind == "topic" else source.partition("from").scan()
+        with pytest.raises(CorruptRecordError, match="offset 10"):
+            store.partition("to").append_table(scan)
+        assert store.partition("to").end_offset == 0
 
 
 # --- other logs --------------------------------------------------------------------------------

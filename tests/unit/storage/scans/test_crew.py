@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from stores import in_child
 from waiting import until
 
+from segstore.errors import ForkedError
 from segstore.storage.scans import crew
 from segstore.storage.scans.crew import in_order
 
@@ -104,5 +108,25 @@ def test_little_is_made_ahead() -> None:
     for _ in range(30):
         seen = next(results)
         assert max(begun) <= max(seen, SMALL // 10) + crew.AHEAD * crew.MOST_THREADS
+    results.close()  # type: ignore[attr-defined]
+    until(lambda: not scanning())
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
+    results = in_order(iter(range(1 << 40)), lambda task: task, size, SMALL)
+    assert [next(results) for _ in range(20)] == list(range(20))
+
+    def go_on(tell: Callable[[str], None]) -> None:
+        signal.alarm(30)
+        try:
+            next(results)
+        except ForkedError as error:
+            tell(str(error))
+
+    ended, lines = in_child(go_on)
+    assert not ended
+    assert len(lines) == 1
+    assert f"process {os.getpid()}:" in lines[0]
+    assert next(results) == 20
     results.close()  # type: ignore[attr-defined]
     until(lambda: not scanning())

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from compaction import CONFIG, clean, roll
+from crc32c import crc32c
+from damage import batches as batches_in
 from damage import flip
 from faults import CountingFiles
+from stores import write_segment
 from waiting import until
 
 import segstore
 from segstore._native import lib
 from segstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from segstore.integers import INT32_MAX
 from segstore.storage.scans import piece_reader
 from segstore.storage.scans.bounds import Bounds
 
 pa = pytest.importorskip("pyarrow")
+columns_module = pytest.importorskip("segstore.storage.scans.columns")
 
 STAMP = 1_700_000_000_000
 BATCHES, EACH = 200, 50
@@ -296,3 +303,50 @@ def test_a_batch_larger_than_a_piece(store: segstore.Store, monkeypatch: pytest.
         log.append(b"v" * size)
     found = pa.Table.from_batches(store.scan("t").batches(["value"]))
     assert [len(value) for value in found["value"].to_pylist()] == [10, 100_000, 10]
+
+
+# --- memory ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [[], ["offset"], ["timestamp_type"]])
+def test_no_memory_is_taken_for_a_count_that_a_compressed_batch_claims(
+    tmp_path: Path, columns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with segstore.open(path) as store:
+        store.create_topic("t")
+        for _ in range(20):
+            store.partition("t").append_batch([b"v" * 100] * EACH, compression="zstd")
+    file = next((path / "t-0").glob("*.log"))
+    data = bytearray(file.read_bytes())
+    at = batches_in(file)[-1][0]
+    for field, value in ((23, INT32_MAX - 1), (57, INT32_MAX)):  # last offset delta, count
+        struct.pack_into(">i", data, at + field, value)
+    struct.pack_into(">I", data, at + 17, crc32c(data[at + 21 :]))
+    write_segment(tmp_path / "old" / "t-0", 0, bytes(data))  # a broker's, without segstore's own files
+    made: list[int] = []
+
+    def pooled(n: int, kind: Any) -> Any:
+        made.append(n)
+        return np.empty(n, kind)
+
+    monkeypatch.setattr(columns_module, "pooled", pooled)
+    with segstore.open(tmp_path / "old", mode="r") as store:
+        assert store.partition("t").end_offset > INT32_MAX
+        found: list[Any] = []
+        with pytest.raises(CorruptRecordError, match="offset 950"):
+            found.extend(store.scan("t", end=19 * EACH + 1).batches(columns))
+        assert sum(batch.num_rows for batch in found) == 19 * EACH
+    assert max(made, default=0) <= N
+
+
+def test_ranges_that_are_remembered_are_given_in_parts(
+    log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many rows of them are in memory as of headers that are read."""
+    monkeypatch.setattr(piece_reader, "_MOST_ROWS", 20 * EACH)
+    for _ in range(2):
+        found = list(scan(log).batches(["offset"]))
+        assert offsets(found) == list(range(N))
+        assert max(batch.num_rows for batch in found) <= 20 * EACH
+    assert len(log.view.segments[0].dense) >= N // (20 * EACH)
