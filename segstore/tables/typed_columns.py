@@ -17,7 +17,7 @@ from segstore.storage.scans.columns import TOPIC_SCHEMA
 
 from .values.decoding import VALUE, Columns, Decoder, decoded, up_to_bad
 
-WAY_OUT = 'on_bad="null" or on_bad="column" passes it by'
+WAY_OUT = 'on_bad="null" or on_bad="column" passes it by; value_schema says other types'
 ERROR = "value_error"
 """The column with what is wrong with a value, of on_bad="column"."""
 PLACE = ("partition", "offset")
