@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, held, lib
 from segstore.arrays import np
+from segstore.errors import CorruptRecordError
 from segstore.integers import INT32_MAX, INT64_MAX
 from segstore.records.bring_up import bring_up, is_old
 from segstore.records.codecs import MAX_PLAIN
@@ -110,6 +111,27 @@ class RecordTable:
         `most` bytes or more, and all with the last one that int32 offsets reach. Raises CorruptRecordError as
         `decode`.
         """
+        given = buf, where, position, first, end, most
+        try:
+            return self._add(batches, *given)
+        except CorruptRecordError as error:
+            lasts = batches["last_offset"]
+            before = batches[(lasts >= self.next_offset) & (lasts < error.offset)]
+            if 0 < len(before) < len(batches) and not self.add(buf, before, *given[1:]):
+                return False
+            raise
+
+    def _add(
+        self,
+        batches: NDArray[np.void],
+        buf: bytes,
+        where: str,
+        position: int,
+        first: int,
+        end: int,
+        most: int,
+    ) -> bool:
+        """Do what `add` does, but the batches before one that can't be decompressed may be missing."""
         for run, data, at in _brought_up(buf, batches, where, position, most):
             arena, starts, sizes = plain_records(data, run, where, at, MAX_PLAIN, most)
             taken, size = run[: len(starts)], int(sizes.sum())

@@ -226,6 +226,25 @@ def test_damage_is_told_at_its_place(
         assert offsets(unchecked.batches(columns)) == list(range(N))
 
 
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "lz4", "snappy"])
+@pytest.mark.parametrize("columns", [["offset", "value"], ["offset", "timestamp"]])
+def test_records_before_damaged_compressed_bytes_are_given(
+    tmp_path: Path, codec: str, columns: list[str]
+) -> None:
+    path = tmp_path / "store"
+    with segstore.open(path) as store:
+        store.create_topic("t")
+        for _ in range(9):
+            store.partition("t").append_batch([b"v" * 100] * EACH, compression=codec)
+    file = next((path / "t-0").glob("*.log"))
+    flip(file, batches_in(file)[5][0] + 61)
+    with segstore.open(path, mode="r") as store:
+        found: list[Any] = []
+        with pytest.raises(CorruptRecordError, match=f"offset {5 * EACH}"):
+            found.extend(store.scan("t", check_crcs=False).batches(columns))
+    assert offsets(found) == list(range(5 * EACH))
+
+
 # --- a log that changes ----------------------------------------------------------------------------
 
 
