@@ -62,7 +62,7 @@ class BatchMaker:
             return [_without_columns(len(rows))] if len(rows) else []
         kept = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
         constant = {"topic": self._topic, "partition": pa.scalar(partition, pa.int32())}
-        made, most = [], _MOST_ROWS if kept else _MOST_OF_CONSTANTS
+        made, most = [], _MOST_ROWS if kept or "topic" in self._schema.names else _MOST_OF_PARTITIONS
         for first in range(0, len(rows), most):
             n = min(len(rows) - first, most)
             arrays = [
@@ -74,9 +74,9 @@ class BatchMaker:
 
 
 _CONSTANT = frozenset({"topic", "partition"})
-_MOST_ROWS, _MOST_OF_CONSTANTS = 1 << 17, 1 << 20
-"""Rows of a batch, and of one of constant columns alone, such as a query that only counts asks for: an engine
-has costs for each batch.
+_MOST_ROWS, _MOST_OF_PARTITIONS = 1 << 17, 1 << 20
+"""Rows of a batch, and of one with partitions alone, such as a query that only counts asks for: an engine has
+costs for each batch.
 """
 
 
@@ -96,11 +96,11 @@ def _column(field: pa.Field, rows: RecordTable) -> pa.Array:
 
 def _constant(n: int, value: pa.Scalar) -> pa.Array:
     """Return a column of one value, which is made once for many batches."""
-    size = next(size for size in (1 << 14, _MOST_ROWS, _MOST_OF_CONSTANTS) if n <= size)
+    size = next(size for size in (1 << 14, _MOST_ROWS, _MOST_OF_PARTITIONS) if n <= size)
     return _repeated(size, value).slice(0, n)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _repeated(n: int, value: pa.Scalar) -> pa.Array:
     return pa.repeat(value, n)
 
