@@ -49,7 +49,7 @@ class TopicFrames:
         with closing(cast("Generator[object]", found)) as batches:
             for frame in _first(batches, n_rows):
                 kept = frame if condition is None else frame.filter(condition)
-                shown = kept if with_columns is None else kept.select(with_columns)
+                shown = kept if with_columns in (None, kept.columns) else kept.select(with_columns)
                 if shown.height:
                     yield shown
 

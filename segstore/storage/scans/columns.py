@@ -62,7 +62,8 @@ class BatchMaker:
             return [_without_columns(len(rows))] if len(rows) else []
         kept = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
         constant = {"topic": self._topic, "partition": pa.scalar(partition, pa.int32())}
-        made, most = [], _MOST_ROWS if kept or "topic" in self._schema.names else _MOST_OF_PARTITIONS
+        is_large = bool(kept) or len(self._topic.as_py()) > _SHORT
+        made, most = [], _MOST_ROWS if is_large else _MOST_OF_CONSTANTS
         for first in range(0, len(rows), most):
             n = min(len(rows) - first, most)
             arrays = [
@@ -74,10 +75,12 @@ class BatchMaker:
 
 
 _CONSTANT = frozenset({"topic", "partition"})
-_MOST_ROWS, _MOST_OF_PARTITIONS = 1 << 17, 1 << 20
-"""Rows of a batch, and of one with partitions alone, such as a query that only counts asks for: an engine has
+_MOST_ROWS, _MOST_OF_CONSTANTS = 1 << 17, 1 << 20
+"""Rows of a batch, and of one of constants alone, such as a query that only counts asks for: an engine has
 costs for each batch.
 """
+_SHORT = 16
+"""Bytes of a topic's name that so many rows may repeat."""
 
 
 def _without_columns(n: int) -> pa.RecordBatch:
@@ -96,7 +99,7 @@ def _column(field: pa.Field, rows: RecordTable) -> pa.Array:
 
 def _constant(n: int, value: pa.Scalar) -> pa.Array:
     """Return a column of one value, which is made once for many batches."""
-    size = next(size for size in (1 << 14, _MOST_ROWS, _MOST_OF_PARTITIONS) if n <= size)
+    size = next(size for size in (1 << 14, _MOST_ROWS, _MOST_OF_CONSTANTS) if n <= size)
     return _repeated(size, value).slice(0, n)
 
 

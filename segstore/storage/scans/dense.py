@@ -47,13 +47,26 @@ def dense_range(run: NDArray[np.void]) -> DenseRange:
 _SAID = "position", "base_offset", "last_offset", "crc", "leader_epoch", "size"
 
 
-def remember(segment: Segment, run: NDArray[np.void]) -> None:
-    """Remember a run that was read, unless it is short."""
-    if len(run) >= _LEAST:
-        found = dense_range(run)
-        known = [each for each in segment.dense if each.first != found.first or each.end > found.end]
-        if len(known) < _MOST and all(each.first != found.first for each in known):
-            segment.dense = tuple(sorted([*known, found]))
+def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
+    """Remember a run that was read of a segment that is visible up to byte `end`, as one range with those
+    before and behind it; a short one only so.
+    """
+    found = dense_range(run)
+    joined = found
+    for each in segment.dense:
+        if each.timestamp_type != found.timestamp_type:
+            continue
+        # The one before must hold now: what shows later that the joined range holds is its last batch.
+        if each.end == found.first and _is_there(segment, each, end):
+            joined = joined._replace(first=each.first)
+        elif each.first == found.end:
+            joined = each._replace(first=joined.first)
+    if len(run) < _LEAST and joined == found:
+        return
+    # What overlaps held no more, or it would not have been read.
+    known = [each for each in segment.dense if each.end <= joined.first or each.first >= joined.end]
+    if len(known) < _MOST:
+        segment.dense = tuple(sorted([*known, joined]))
 
 
 def recall(segment: Segment, offset: int, end: int) -> DenseRange | None:

@@ -285,7 +285,8 @@ class _Making:
             if not self._take_run(kind, run, int(rows[len(fits) - 1])):
                 return False
             if kind == _DENSE and not (run["attributes"] & TRANSACTIONAL_FLAG).any():
-                remember(self._reading.view.segments[slot], run)
+                view = self._reading.view
+                remember(view.segments[slot], run, view.bounds(slot)[0])
         if len(known) < len(batches):
             return False
         if is_last:  # nothing lies between

@@ -67,6 +67,32 @@ def test_few_batches_are_not_remembered(store: segstore.Store) -> None:
     assert log.view.segments[0].dense == ()
 
 
+def test_neighbours_become_one_range(log: segstore.PartitionLog, files: CountingFiles) -> None:
+    for first in (40, 0, 1_000, 500, 1_500):
+        offsets(log, start=first, end=first + 500)
+    (found,) = log.view.segments[0].dense
+    assert (found.first, found.end) == (0, N * EACH)
+    log.append_batch([b"v" * 100] * EACH)
+    offsets(log)
+    (found,) = log.view.segments[0].dense
+    assert (found.first, found.end) == (0, (N + 1) * EACH)
+    files.clear()
+    assert offsets(log) == list(range((N + 1) * EACH))
+    assert files.counts() == {"seek_batch": 1}
+
+
+def test_a_neighbour_that_holds_no_more_is_not_joined(log: segstore.PartitionLog) -> None:
+    """Else the last batch of the joined range would vouch for it."""
+    offsets(log, end=1_000)
+    segment = log.view.segments[0]
+    (before,) = segment.dense
+    position = batches(Path(segment.path))[before.end // EACH - 1][0]
+    flip(Path(segment.path), position + 18)  # its CRC
+    offsets(log, start=before.end)
+    assert [each.first for each in segment.dense] == [0, before.end]
+    assert recall(segment, 3, log.view.end_position) is None
+
+
 def test_a_range_whose_last_batch_is_another_is_forgotten(log: segstore.PartitionLog) -> None:
     """As where a replica's log was cut, and others wrote on."""
     offsets(log)
