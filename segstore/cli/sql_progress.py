@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from segstore.cli.output import progress_bar
-from segstore.errors import SegstoreError
+from segstore.errors import SegstoreError, copy_of
 from segstore.storage.scans.bounds import ALL, Bounds
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Reading:
         """Raise what a scan has raised in place of DuckDB's error, which has the traceback in its message."""
         self._show(False)
         if isinstance(error, SegstoreError) and self.failed is not None:
-            raise self.failed
+            raise copy_of(self.failed) from None
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -96,7 +96,7 @@ def _tried(make: Make, values: pa.Array, first_only: bool = False) -> tuple[Colu
 def _searched(make: Make, values: pa.Array, error: Exception, first_only: bool) -> dict[int, str]:
     """Return the bad ones of values that can't be decoded together, by halves; at least the first of them."""
     if values.null_count == len(values):  # no value is bad: the decoder is
-        raise error
+        return {}
     if len(values) == 1:
         return {0: reason_of(error)}
     found: dict[int, str] = {}
