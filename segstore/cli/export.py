@@ -106,8 +106,8 @@ class Tables:
             from segstore.cli.sql_output import groups
             from segstore.storage.scans.columns import schema_of
 
-        self._columns, self._schema, self._groups = [*columns], schema_of(columns), groups
-        self._writer = make(stream, self._schema)
+            self._columns, self._schema, self._groups = [*columns], schema_of(columns), groups
+            self._writer = make(stream, self._schema)
 
     def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[Written]:
         """See `Sink`."""
