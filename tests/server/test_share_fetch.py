@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calls import FakeLoop
 from fetches import serving
 from share_members import (
     ACCEPT,
@@ -27,8 +28,10 @@ from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.shared import shared
 from segstore.protocol.error_codes import Code
+from segstore.server.fetching.share_purgatory import Glance
 from segstore.server.handlers.share_fetches import ShareFetches
 from segstore.server.node import Node
+from segstore.storage.producers.aborted_transactions import MOST_SEARCHED
 
 NO_TOPIC = b"\1" * 16
 
@@ -764,3 +767,87 @@ def test_the_store_s_end_ends_waits(store_dir: Path) -> None:
     turn(node)
     assert told.codes == {0: Code.NOT_LEADER_OR_FOLLOWER}
     node.close()
+
+
+# --- who does the work ---------------------------------------------------------------------------
+
+
+def with_flushes(store: segstore.Store) -> None:
+    """The disk is waited for after each write of a state."""
+    store.alter_topic("__share_group_state", {"flush.messages": 1})
+
+
+def with_far_outcomes(store: segstore.Store) -> None:
+    """The group reads committed records of a log that was not searched for aborted transactions yet."""
+    group_settings(store).alter("g", {"share.isolation.level": "read_committed"})
+    store.partition("t", 0).append_batch([b"x"] * (MOST_SEARCHED + 1))
+
+
+def with_another_start(store: segstore.Store) -> None:
+    """The share partition is loaded anew."""
+    shared(store, ShareCoordinator).drop_group("g")
+
+
+SLOW: dict[str, tuple[Callable[[segstore.Store], None], dict[str, Any]]] = {
+    "the disk is waited for": (with_flushes, {}),
+    "aborted transactions are to be searched": (with_far_outcomes, {}),
+    "a state is to be loaded": (with_another_start, {}),
+    "very many records": (lambda store: None, {"max_records": 10_001}),
+    "the last request of a session": (lambda store: None, {"epoch": FINAL, "wanted": ()}),
+}
+
+
+def works(member: ShareMember) -> int:
+    """How often a worker thread was handed something."""
+    loop = member.node.loop
+    assert isinstance(loop, FakeLoop)
+    return loop.works
+
+
+def test_what_waits_for_nothing_is_done_at_once(member: ShareMember) -> None:
+    member.fetch()  # which loads the share partition
+    before = works(member)
+    put(member.node, 10)
+    assert member.fetch({0: [(0, 9, [ACCEPT])]}).acquired() == [(10, 19, 1)]
+    assert member.acknowledge({0: [(10, 14, [ACCEPT])]}).codes == {0: 0}
+    waiting = member.fetch(max_wait_ms=500)
+    put(member.node, 1)
+    turn(member.node)
+    assert waiting.acquired() == [(20, 20, 1)]
+    assert works(member) == before
+
+
+@pytest.mark.parametrize(("change", "fields"), SLOW.values(), ids=SLOW)
+def test_what_may_wait_is_a_workers(
+    member: ShareMember,
+    change: Callable[[segstore.Store], None],
+    fields: dict[str, Any],
+) -> None:
+    member.fetch()
+    change(member.node.store)
+    before = works(member)
+    told = member.fetch({0: [(0, 9, [ACCEPT])]}, **fields)
+    assert told.code == Code.NONE
+    assert works(member) == before + 1
+    put(member.node, 1)
+
+
+def test_acknowledgements_alone_that_may_wait_are_a_workers(member: ShareMember) -> None:
+    member.fetch()
+    with_flushes(member.node.store)
+    before = works(member)
+    assert member.acknowledge({0: [(0, 9, [ACCEPT])]}).codes == {0: 0}
+    assert works(member) == before + 1
+
+
+def test_news_that_come_again_and_again_do_not_hold_up_the_loop(
+    member: ShareMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that finds nothing, but news since it has looked, is a worker's from then on."""
+    member.fetch()
+    looks = iter([True, True, False])
+    monkeypatch.setattr(Glance, "differs", lambda *_: next(looks))
+    before = works(member)
+    waiting = member.fetch(max_wait_ms=500)
+    assert waiting.body is None
+    assert works(member) == before + 2

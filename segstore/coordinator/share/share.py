@@ -20,7 +20,7 @@ from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.values import AckBatch, Limits, Outcome
 from segstore.coordinator.share.dead_letters import DeadLetterQueue
 from segstore.coordinator.share.effects import ShareEffects
-from segstore.coordinator.share.grants import AcquireTerms, Acquisition, ShareFetch
+from segstore.coordinator.share.grants import COMMITTED, AcquireTerms, Acquisition, ShareFetch
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.locks import LockTimer
 from segstore.coordinator.share.metrics import ShareMetrics
@@ -29,6 +29,7 @@ from segstore.coordinator.share.state_log import StateLog
 from segstore.coordinator.share.waiters import ShareWaiter, ShareWaiters, Wake
 from segstore.coordinator.shared import shared
 from segstore.errors import NotLeaderOrFollowerError, SegstoreError, UnknownTopicOrPartitionError
+from segstore.storage.producers.aborted_transactions import MOST_SEARCHED
 from segstore.storage.store.stats import Family
 from segstore.storage.store.store import Store
 
@@ -118,6 +119,19 @@ class ShareCoordinator:
         moves; records that are appended are published by the store. `wake` must not wait, nor raise.
         """
         return self._waiters.add(group, wake)
+
+    def may_wait(self, group: str, partitions: Iterable[At]) -> bool:
+        """Return whether `acquire` or `acknowledge` of these partitions may wait for disks or replicas: one
+        is to be loaded, or its state is, or the log is to be searched for aborted transactions.
+        """
+        return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
+
+    def _may_wait(self, leader: ShareLeader | None) -> bool:
+        if leader is None or self._states.write_may_wait(leader.key):
+            return True
+        if self._settings.share_isolation(leader.key.group) != COMMITTED:
+            return False
+        return leader.log.aborted_transactions.unread(leader.log.view) > MOST_SEARCHED
 
     # --- acknowledgements ------------------------------------------------------------------------
 

@@ -114,6 +114,11 @@ class StateLog:
         self._write(requests)
         return {request.key: request.error for request in requests}
 
+    def write_may_wait(self, key: ShareKey) -> bool:
+        """Return whether `write` of a state may wait for disks, replicas or other threads."""
+        held = self._partitions.get(self.partition_for(key))
+        return held is None or held.may_wait
+
     def raise_epoch(self, key: ShareKey, state_epoch: int, durable: Durable) -> None:
         """Replace a state by `durable` with this state epoch; its start may be lower than before. Raises what
         `initialise` raises.

@@ -98,6 +98,16 @@ class StatePartition:
 
     # --- write ---------------------------------------------------------------------------------
 
+    @property
+    def may_wait(self) -> bool:
+        """Return whether a write may wait: for another one, for the log to be read, for replicas or the disk.
+        No lock is taken.
+        """
+        if self._table is None or not self._is_sure:
+            return True
+        source = self._topic.log(self.number)
+        return source is None or source.append_may_wait(-1)
+
     def write(self, requests: Sequence[StateRequest]) -> None:
         """Write what the requests ask for, which get their outcomes. Raises OffsetNotAvailableError if the
         lock is not to be had in time: another thread may still write the requests, or has.

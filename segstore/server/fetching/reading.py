@@ -21,6 +21,7 @@ from segstore.protocol.error_codes import Code, code_of
 from segstore.server.fetching.sessions import IDS_SINCE, Fetched, Wanted
 from segstore.server.logs import Logs, check_leader_epoch
 from segstore.server.node import NODE_ID
+from segstore.storage.producers.aborted_transactions import MOST_SEARCHED
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.primary import Primary
 
@@ -30,8 +31,6 @@ _EpochEnd, _Leader = _Response.EpochEndOffset, _Response.LeaderIdAndEpoch
 # Defaults that all answers share: nobody changes them.
 _NO_END, _NO_LEADER, _NO_SNAPSHOT = _EpochEnd(), _Leader(), _Response.SnapshotId()
 NO_RECORDS = b""
-MOST_SEARCHED = 10_000
-"""Offsets that the loop's thread searches for aborted transactions; more of them are a worker's."""
 LEVELS = ("read_uncommitted", "read_committed")
 _LEADER_SINCE = 16
 _NOT_THERE = (Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,7 +1,7 @@
 """ShareAcknowledge: a member of a share group says what became of records, outside of its fetches (KIP-932;
 Kafka: KafkaApis.handleShareAcknowledgeRequest).
 
-Threads: the loop's; the share coordinator is asked in worker threads.
+Threads: the loop's; a worker thread asks the share coordinator where that may wait.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
         if is_last:
             fetches.release(session)
         return {key: told[key] for key in asked.acknowledged}
+
+    if not (is_last or fetches.may_wait(session.group, found.good)):
+        return _answer(fetches, request, run())
 
     def done(told: dict[WirePartition, Told] | BaseException) -> None:
         if isinstance(told, BaseException):

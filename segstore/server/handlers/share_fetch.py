@@ -2,7 +2,7 @@
 acknowledgements of others (KIP-932, KIP-1206, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest,
 DelayedShareFetch).
 
-Threads: the loop's; the share coordinator is asked in worker threads.
+Threads: the loop's; a worker thread asks the share coordinator where that may wait, or may be long.
 
 Records are acquired for one answer. If that can't be given any more, since its connection or its session has
 ended, they are taken back as if they had never been acquired. The client's quota is asked before.
@@ -48,6 +48,8 @@ _Row, _Leader, _Records = _Response.PartitionData, _Response.LeaderIdAndEpoch, _
 _NO_RECORDS = b""
 _STALE = "The share session has ended, or another request of it has come."
 _MODE_SINCE = 2
+_MOST_AT_ONCE = 10_000
+"""Records that a request acquires in the loop's thread, where others wait."""
 
 Acknowledgements = Mapping[WirePartition, Sequence[AckBatch]]
 
@@ -80,8 +82,10 @@ class _ShareFetch:
 
     # --- rounds --------------------------------------------------------------------------------
 
-    def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool) -> Any:
-        """Have a worker do what is to be done; answer if that is nothing."""
+    def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
+        """Do what is to be done: a worker does it where that may wait for anything, and where it `is_again`
+        done at once, which may be so for long. Answer if nothing is to be done.
+        """
         if not self._is_current:
             return self._stale()
         wanted = self._wanted()
@@ -91,6 +95,9 @@ class _ShareFetch:
 
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)
+
+        if not (is_again or self._is_slow(acknowledgements, wanted)):
+            return self._worked(run(), glance, may_wait)
 
         def done(result: _Work | BaseException) -> None:
             try:
@@ -105,6 +112,12 @@ class _ShareFetch:
         if wanted:
             self._fetches.begin_work(self._session)
         return work(self._fetches.node, self._request, run, done, waits=True)
+
+    def _is_slow(self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition]) -> bool:
+        """Return whether a round may take more than microseconds."""
+        if self._is_last or self._body.max_records > _MOST_AT_ONCE:
+            return True
+        return self._fetches.may_wait(self._session.group, {*acknowledgements, *wanted})
 
     @property
     def _is_current(self) -> bool:
@@ -146,7 +159,7 @@ class _ShareFetch:
     def _work(
         self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition], terms: AcquireTerms
     ) -> _Work:
-        """Acknowledge, then acquire, also what was released. Called by a worker thread."""
+        """Acknowledge, then acquire, also what was released."""
         fetches, session = self._fetches, self._session
         told = fetches.acknowledge(session, acknowledgements)
         if self._is_last:
@@ -190,7 +203,7 @@ class _ShareFetch:
         """Wait for news, unless there was some since a glance."""
         left = int((self._until - time.monotonic()) * 1000)
         if left <= 0 or self._glance().differs(glance, is_sated):
-            return self._go_on({}, left > 0)
+            return self._go_on({}, left > 0, is_again=True)
 
         def complete() -> None:
             self._look_again(parked)

@@ -1,8 +1,8 @@
 """`ShareFetches`: what the requests of share groups' members share at a server (Kafka:
 SharePartitionManager).
 
-Nothing is on disk. Threads: the loop's; the share coordinator is asked in worker threads, since it may read
-logs and write states.
+Nothing is on disk. Threads: the loop's, which asks the share coordinator too where that takes microseconds:
+states that are in memory, and are written without waiting. Else worker threads ask it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from .share_requests import ShareTopics, Told, text_of, told_of
 from .working import fail, work
 
 log = Logger("segstore")
+MOST_AT_ONCE = 100
+"""Partitions of a request that are seen to in the loop's thread, where others wait."""
 
 
 class ShareFetches:
@@ -78,12 +80,18 @@ class ShareFetches:
         most = max(min(asked, self.node.config.fetch_max_bytes), 0)
         return most if throttle.bound is None else min(most, throttle.most_at_once)
 
-    # --- what workers do -----------------------------------------------------------------------
+    # --- what the coordinator does ---------------------------------------------------------------
+
+    def may_wait(self, group: str, keys: Collection[WirePartition]) -> bool:
+        """Return whether to acknowledge or acquire records of partitions is a worker's, since it may wait for
+        disks or replicas, or may be long.
+        """
+        return len(keys) > MOST_AT_ONCE or self.coordinator.may_wait(group, map(text_of, keys))
 
     def acknowledge(
         self, session: WireSession, batches: Mapping[WirePartition, Sequence[AckBatch]]
     ) -> dict[WirePartition, Told]:
-        """Acknowledge records of partitions; return how that went. For a worker thread."""
+        """Acknowledge records of partitions; return how that went."""
         if not batches:
             return {}
         wanted = {text_of(key): some for key, some in batches.items()}

@@ -79,6 +79,8 @@ def outcomes(log: Viewed) -> Outcomes:
 
 # --- aborted transactions ------------------------------------------------------------
 
+MOST_SEARCHED = 10_000
+"""Offsets that are searched at once by a thread that must not wait; more are left to another thread."""
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 

@@ -25,6 +25,7 @@ from segstore.coordinator.share.state_log import TOPIC, StateLog, Update
 from segstore.coordinator.share.state_partition import StatePartition
 from segstore.coordinator.share.state_requests import ColdRequest, UpdateRequest
 from segstore.coordinator.share.state_table import load
+from segstore.coordinator.share.state_topic import StateWriter
 
 B = StateBatch
 
@@ -389,3 +390,32 @@ def test_a_handler_that_interrupts_a_write_writes_nothing(store: segstore.Store,
     assert isinstance(found[key], errors.ReentrantCallError)
     assert states_of(store).write({key: one(2)}) == {key: None}
     assert kinds(store) == "su"
+
+
+# --- whether a write may wait ------------------------------------------------------------------------
+
+
+def test_what_a_write_may_wait_for(store: segstore.Store, key: ShareKey) -> None:
+    held = partition_of(store)
+    assert not held.may_wait
+    unread = StatePartition(0, held._topic, store._writer().config, store._context.clock)
+    assert unread.may_wait
+    unread._is_sure, unread._table = False, held._table
+    assert unread.may_wait
+    store.alter_topic(TOPIC, {"flush.messages": 1})
+    assert held.may_wait
+
+
+def test_a_write_may_wait_for_one_under_way(
+    store: segstore.Store, key: ShareKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, seen = partition_of(store), []
+    append = StateWriter.append
+
+    def appending(*args: object) -> int:
+        seen.append(held.may_wait)
+        return append(*args)
+
+    monkeypatch.setattr(StateWriter, "append", appending)
+    states_of(store).write({key: one(0)})
+    assert (seen, held.may_wait) == ([True], False)
