@@ -80,6 +80,36 @@ int64_t seg_view_spans(const uint8_t *views, int64_t n, const uint8_t *validity,
     return n;
 }
 
+/* The view of some bytes, which begin at `offset` of buffer 0. */
+INLINE void view_of(uint8_t *view, slice s, int32_t offset)
+{
+    int32_t len = (int32_t)s.len;
+    memset(view, 0, VIEW);
+    memcpy(view, &len, sizeof len);
+    if (len > INLINE_MOST) {
+        memcpy(view + sizeof len, s.p, AT_INDEX - sizeof len);
+        memcpy(view + AT_OFFSET, &offset, sizeof offset);
+    } else if (len) {
+        memcpy(view + sizeof len, s.p, (size_t)len);
+    }
+}
+
+int64_t seg_column_views(const seg_column *c, uint8_t *views)
+{
+    if (check_column(c, 0, c->n) || c->kind == SPANS || c->data_len > INT32_MAX)
+        return SEG_E_COLUMN;
+    for (int64_t i = 0; i < c->n; i++) {
+        slice s;
+        if (element(c, i, &s))
+            return SEG_E_COLUMN;
+        if (s.len < 0)
+            memset(views + i * VIEW, 0, VIEW);
+        else
+            view_of(views + i * VIEW, s, (int32_t)(s.p - c->data));
+    }
+    return c->n;
+}
+
 int64_t seg_list_ranges(const void *offsets, const void *sizes, int32_t wide, int64_t n, const uint8_t *validity,
                         int64_t validity_bit, int64_t n_items, int64_t *begins, int64_t *ends, seg_measures *m)
 {

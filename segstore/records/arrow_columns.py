@@ -110,12 +110,12 @@ def _column(chunks: _Chunks, name: str) -> Column:
     if not (kind in _BYTES or kind in _TEXTS or pa.types.is_fixed_size_binary(kind)):
         raise InvalidTypeError(f"{name} is of Arrow type {kind}: allowed are binary and string ones")
     if len(arrays) == 1 and kind not in _VIEWS:
-        return _over(arrays[0])
+        return over(arrays[0])
     return _spans(chunks, name)
 
 
-def _over(array: pa.Array) -> Column:
-    """Return a Column over the buffers of one array."""
+def over(array: pa.Array) -> Column:
+    """Return a Column over the buffers of one array of byte strings, which are no views."""
     buffers, at, n = array.buffers(), array.offset, len(array)
     validity = buffers[0] if array.null_count else None
     if pa.types.is_fixed_size_binary(array.type):
@@ -137,7 +137,7 @@ def _spans(chunks: _Chunks, name: str) -> Column:
         if chunks.kind in _VIEWS:
             done = _view_spans(array, out, measures)
         else:
-            done = lib.seg_column_spans(_over(array).c, out, measures)
+            done = lib.seg_column_spans(over(array).c, out, measures)
         if done < 0:
             raise InvalidArgumentError(f"{name}[{at + measures.row}] lies outside of its column's memory")
         at += len(array)

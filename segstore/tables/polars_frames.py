@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import cast
 
 import polars as pl
+import pyarrow as pa
 
 from segstore.storage.meta.topics import find_topic
 from segstore.storage.scans.bounds import ALL, Bounds
@@ -19,6 +20,7 @@ from segstore.storage.scans.bounds import ALL, Bounds
 from .polars_bounds import bounds_of
 from .source import opened
 from .table import Table
+from .views import with_views
 
 
 class TopicFrames:
@@ -46,8 +48,8 @@ class TopicFrames:
         # The first n_rows are those of all records: within bounds they would be others.
         bounds = ALL if condition is None or n_rows is not None else self._bounds(condition)
         found = self._table.batches(self._needed(with_columns, condition), bounds)
-        with closing(cast("Generator[object]", found)) as batches:
-            for frame in _first(batches, n_rows):
+        with closing(cast("Generator[pa.RecordBatch]", found)) as batches:
+            for frame in _first(map(with_views, batches), n_rows):
                 kept = frame if condition is None else frame.filter(condition)
                 shown = kept if with_columns in (None, kept.columns) else kept.select(with_columns)
                 if shown.height:

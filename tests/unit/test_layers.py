@@ -83,6 +83,7 @@ IMPORTED_ON_DEMAND = {
         "tables.topic_dataset",
         "tables.topic_scanner",
         "tables.typed_columns",
+        "tables.views",
     ),
     *(
         "tables.values.avro",

@@ -1,0 +1,46 @@
+"""Byte strings as Arrow's views, which polars takes as they are: of offsets it makes views in one thread.
+Nothing is on disk.
+
+Functions without state: safe from any thread. It imports pyarrow, and is imported only when polars asks for
+records.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from segstore._native import held, lib
+from segstore.arrays import np
+from segstore.errors import InvalidArgumentError
+from segstore.records.arrow_columns import over
+
+_SIZE = 16
+"""Bytes of a view."""
+_VIEWS = {pa.binary(): pa.binary_view(), pa.string(): pa.string_view()}
+
+
+def with_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a record batch with its columns of type binary and string as views into the same bytes; columns
+    within others, such as the names of headers, stay as they are.
+    """
+    if not any(each.type in _VIEWS for each in batch.schema):
+        return batch
+    return pa.record_batch([viewed(each) for each in batch.columns], names=batch.schema.names)
+
+
+def viewed(array: pa.Array) -> pa.Array:
+    """Return an array of type binary or string as views into its bytes, any other one as it is. Raises
+    InvalidArgumentError for offsets beyond these bytes.
+    """
+    kind, n = _VIEWS.get(array.type), len(array)
+    if kind is None or not n:
+        return array if kind is None else pa.array([], kind)
+    validity, _, data = array.buffers()
+    at = array.offset % 8 if array.null_count else 0  # a bitmap begins with a byte
+    views = pa.allocate_buffer((at + n) * _SIZE)
+    memory, column = np.frombuffer(views, np.uint8), over(array)
+    memory[: at * _SIZE] = 0
+    if lib.seg_column_views(column.c, held("uint8_t *", memory[at * _SIZE :])) < 0:
+        raise InvalidArgumentError("an offset of an Arrow column lies outside of its memory")
+    buffers = [validity.slice(array.offset // 8) if array.null_count else None, views, data]
+    return pa.Array.from_buffers(kind, n, buffers, array.null_count, at)
