@@ -72,21 +72,25 @@ class Crew(Generic[R]):
 
 def in_order(tasks: Iterator[T], work: Callable[[T], R], size: Callable[[T], int], small: int) -> Iterator[R]:
     """Yield `work(task)` for each task, in order. Tasks whose sizes make less than `small` are done when
-    their results are asked for, by no other thread; of larger ones as many as four threads do two each ahead.
-    An exception of `tasks` or of `work` comes at its place.
+    their results are asked for, by no other thread, as are the first ones without any size; of larger ones as
+    many as four threads do two each ahead. An exception of `tasks` or of `work` comes at its place.
     """
     first: list[T] = []
     total = 0
     while total < small:
         try:
-            first.append(next(tasks))
+            task = next(tasks)
+            total += size(task)
         except StopIteration:
             yield from map(work, first)
             return
         except Exception:
             yield from map(work, first)
             raise
-        total += size(first[-1])
+        if total:
+            first.append(task)
+        else:
+            yield work(task)
     yield from _by_threads(chain(first, tasks), work)
 
 

@@ -71,12 +71,17 @@ def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
 
 def recall(segment: Segment, offset: int, end: int) -> DenseRange | None:
     """Return the range that has an offset, if it is remembered, lies below byte `end` and still holds."""
-    known = segment.dense
-    at = bisect_right(known, offset, key=lambda each: each.first) - 1
-    found = known[at] if at >= 0 else None
-    if found is None or offset >= found.end or found.position > end:
+    found = remembered(segment, offset)
+    if found is None or found.position > end:
         return None
     return found if _is_there(segment, found, end) else None
+
+
+def remembered(segment: Segment, offset: int) -> DenseRange | None:
+    """Return the range that has an offset, if it is remembered; it may hold no more."""
+    known = segment.dense
+    at = bisect_right(known, offset, key=lambda each: each.first) - 1
+    return known[at] if at >= 0 and offset < known[at].end else None
 
 
 def _is_there(segment: Segment, found: DenseRange, end: int) -> bool:

@@ -33,7 +33,7 @@ from segstore.storage.log.reading import Reading
 from segstore.storage.producers.aborted_transactions import doubtful
 from segstore.storage.segment.segment import Segment
 
-from .dense import recall, remember
+from .dense import recall, remember, remembered
 from .pieces import Piece
 
 if TYPE_CHECKING:
@@ -90,6 +90,16 @@ class PieceReader:
         self.size = HEADERS_AT_A_TIME if self.by_headers else AT_A_TIME
         """Bytes of the log that a piece is to have."""
 
+    def cost(self, piece: Piece) -> int:
+        """Return about how many bytes of the log are to be looked through for a piece: none if it seems that
+        all that is wanted of it is remembered. Raises as `read`.
+        """
+        if not self.by_headers:
+            return piece.size
+        log = piece.of.log
+        is_known = log.with_reading(piece.start, self.committed, lambda reading: _is_known(reading, piece))
+        return 0 if is_known else piece.size
+
     def read(self, piece: Piece) -> Part:
         """Return what is found of a piece, at least its first batch. Raises as `PartitionLog.read`; damage
         behind the first batch ends the part before it.
@@ -109,6 +119,19 @@ class PieceReader:
             if made.at == piece.start:
                 raise
         return Part(piece.of.log.partition, made.rows, made.at)
+
+
+def _is_known(reading: Reading, piece: Piece) -> bool:
+    """Return whether headers of batches need not be read for a piece."""
+    view, at, end = reading.view, piece.start, min(piece.end, reading.limit)
+    while at < end:
+        slot = view.slot(at)
+        _, below = view.bounds(slot)
+        found = remembered(view.segments[slot], at)
+        if found is None:
+            return False
+        at = below if found.end >= below else found.end
+    return True
 
 
 class _Making:

@@ -39,7 +39,7 @@ def batches_of(
 
     pieces = pieces_of(ranges, reader.size, reader.committed)
     ended: TopicRange | None = None
-    for found in in_order(pieces, read, lambda piece: piece.size, reader.size):
+    for found in in_order(pieces, read, reader.cost, reader.size):
         if found.piece.of is ended:  # its pieces behind the end were begun before that was known
             continue
         while True:

@@ -52,6 +52,35 @@ def test_small_work_is_done_by_no_other_thread(n: int) -> None:
     assert found == [(task, threading.get_ident()) for task in range(n)]
 
 
+@pytest.mark.parametrize("n", [1, 50])
+def test_what_has_no_size_needs_no_other_thread(n: int) -> None:
+    """It is done before the next task is looked at."""
+    done: list[int] = []
+
+    def tasks() -> Iterator[int]:
+        for task in range(n):
+            assert done == list(range(task))
+            yield task
+
+    def work(task: int) -> int:
+        done.append(task)
+        return threading.get_ident()
+
+    assert set(in_order(tasks(), work, lambda _: 0, SMALL)) == {threading.get_ident()}
+
+
+def test_what_has_a_size_behind_what_has_none() -> None:
+    """Threads begin with the first task with a size that makes the work large."""
+    sizes = [0] * 5 + [SMALL] + [0] * 5
+
+    def work(task: int) -> tuple[int, bool]:
+        return task, threading.get_ident() == mine
+
+    mine = threading.get_ident()
+    found = list(in_order(iter(range(len(sizes))), work, sizes.__getitem__, SMALL))
+    assert found == [(task, task < 5) for task in range(len(sizes))]
+
+
 def test_large_work_is_done_by_other_threads() -> None:
     threads = set(in_order(iter(range(99)), lambda _: threading.get_ident(), size, SMALL))
     assert threading.get_ident() not in threads

@@ -14,6 +14,8 @@ from stores import Clock
 
 import segstore
 from segstore.storage.scans.dense import recall
+from segstore.storage.scans.piece_reader import PieceReader
+from segstore.storage.scans.pieces import TopicRange, pieces_of
 
 pytest.importorskip("pyarrow")
 
@@ -114,3 +116,37 @@ def test_batches_of_transactions_are_judged_each_time(store_dir: Path) -> None:
         Writer(log, 7, clock).transaction(False, *[(b"k", b"v" * 2000)] * 2 * EACH)
         assert offsets(log) == list(range(2 * EACH))
         assert offsets(log, isolation_level="read_committed") == []
+
+
+# --- what a piece costs ------------------------------------------------------------------------------
+
+
+def costs(log: segstore.PartitionLog, *columns: str) -> list[int]:
+    reader = PieceReader(columns, committed=False, check_crcs=True, times=None)
+    pieces = pieces_of([TopicRange(log, 0, log.high_watermark)], 20_000, False)
+    return [reader.cost(piece) for piece in pieces]
+
+
+def test_what_is_remembered_costs_nothing(log: segstore.PartitionLog) -> None:
+    before = costs(log, "offset")
+    assert len(before) > 5
+    assert all(before)
+    offsets(log, start=500, end=1500)
+    some = costs(log, "offset")
+    assert (some[0], some[len(some) // 2], some[-1]) == (before[0], 0, before[-1])
+    offsets(log)
+    assert costs(log, "offset") == [0] * len(before)
+    assert costs(log, "offset", "timestamp") == before
+
+
+def test_what_is_remembered_of_several_segments_costs_nothing(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config={"segment.bytes": 60_000})
+        log = store.partition("t")
+        for _ in range(N):
+            log.append_batch([b"v" * 100] * EACH)
+        assert len(log.view.segments) > 3
+        offsets(log, end=1_000)
+        assert any(costs(log, "offset"))
+        offsets(log)
+        assert not any(costs(log, "offset"))
