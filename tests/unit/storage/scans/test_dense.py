@@ -15,7 +15,7 @@ from stores import Clock
 import segstore
 from segstore.storage.scans.dense import recall
 from segstore.storage.scans.piece_reader import PieceReader
-from segstore.storage.scans.pieces import TopicRange, pieces_of
+from segstore.storage.scans.pieces import Piece, TopicRange, pieces_of
 
 pytest.importorskip("pyarrow")
 
@@ -121,21 +121,21 @@ def test_batches_of_transactions_are_judged_each_time(store_dir: Path) -> None:
 # --- what a piece costs ------------------------------------------------------------------------------
 
 
-def costs(log: segstore.PartitionLog, *columns: str) -> list[int]:
+def costs(log: segstore.PartitionLog, *columns: str, size: int = 20_000) -> list[tuple[Piece, int]]:
     reader = PieceReader(columns, committed=False, check_crcs=True, times=None)
-    pieces = pieces_of([TopicRange(log, 0, log.high_watermark)], 20_000, False)
-    return [reader.cost(piece) for piece in pieces]
+    pieces = pieces_of([TopicRange(log, 0, log.high_watermark)], size, False)
+    return [(piece, reader.cost(piece)) for piece in pieces]
 
 
 def test_what_is_remembered_costs_nothing(log: segstore.PartitionLog) -> None:
     before = costs(log, "offset")
-    assert len(before) > 5
-    assert all(before)
-    offsets(log, start=500, end=1500)
-    some = costs(log, "offset")
-    assert (some[0], some[len(some) // 2], some[-1]) == (before[0], 0, before[-1])
+    assert all(piece.size == cost > 0 for piece, cost in before)
+    offsets(log, start=500, end=1_500)
+    for piece, cost in costs(log, "offset"):
+        assert cost == (0 if piece.start >= 500 and piece.end <= 1_500 else piece.size), piece
+    assert any(piece.start < 1_500 < piece.end for piece, _ in before)
     offsets(log)
-    assert costs(log, "offset") == [0] * len(before)
+    assert not any(cost for _, cost in costs(log, "offset"))
     assert costs(log, "offset", "timestamp") == before
 
 
@@ -145,8 +145,9 @@ def test_what_is_remembered_of_several_segments_costs_nothing(store_dir: Path) -
         log = store.partition("t")
         for _ in range(N):
             log.append_batch([b"v" * 100] * EACH)
-        assert len(log.view.segments) > 3
-        offsets(log, end=1_000)
-        assert any(costs(log, "offset"))
+        assert len(log.view.segments) > 2
+        offsets(log, end=1_100)
+        for piece, cost in costs(log, "offset", size=80_000):
+            assert cost == (0 if piece.end <= 1_100 else piece.size), piece
         offsets(log)
-        assert not any(costs(log, "offset"))
+        assert not any(cost for _, cost in costs(log, "offset", size=80_000))
