@@ -18,8 +18,8 @@ from segstore.storage.store.store import Store
 if TYPE_CHECKING:
     import polars
 
-OLDEST = (1, 35)
-"""The oldest version of polars that is tested."""
+OLDEST = {"polars": (1, 35), "pyarrow": (19, 0)}
+"""The oldest versions that are tested. pyarrow 18 makes no views of buffers."""
 
 
 def scan_polars(
@@ -48,18 +48,21 @@ def scan_polars(
     `check_crcs` are those of `Store.scan`; `values`, `value_schema`, `on_bad` and `value_prefix` those of
     `segstore.dataset`, which decode each value to columns in its place.
 
-    Raises MissingPackageError without pyarrow, or without polars 1.35 or later; and as `Store.scan`, such as
-    UnknownTopicOrPartitionError. Errors of a collect come as polars raises them: polars 1 has them within a
-    ComputeError. A directory is closed when its records are read; polars may leave it open until the next
-    call of polars if the streaming engine needs no more of them.
+    Raises MissingPackageError without pyarrow 19 or later, or without polars 1.35 or later; and as
+    `Store.scan`, such as UnknownTopicOrPartitionError. Errors of a collect come as polars raises them: polars
+    1 has them within a ComputeError. A directory is closed when its records are read; polars may leave it
+    open until the next call of polars if the streaming engine needs no more of them.
     """
     with Needing("polars", "scan_polars"):
         import polars as pl
         from polars.io.plugins import register_io_source
-    _check_version(pl.__version__)
+    _check_version("polars", pl.__version__)
     with Needing("pyarrow", "scan_polars"):
+        import pyarrow
+
         from segstore.tables.polars_frames import TopicFrames
         from segstore.tables.table import table_of
+    _check_version("pyarrow", pyarrow.__version__)
     terms: dict[str, Any] = {
         "partitions": partitions,
         "start": start,
@@ -76,11 +79,12 @@ def scan_polars(
     return register_io_source(source.frames, schema=source.schema, is_pure=True)
 
 
-def _check_version(version: str) -> None:
+def _check_version(package: str, version: str) -> None:
     found = re.match(r"(\d+)\.(\d+)", version)
-    if found and (int(found[1]), int(found[2])) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        advice = pip_install(f"'polars>={oldest}'")
+    if found and (int(found[1]), int(found[2])) < OLDEST[package]:
+        oldest = ".".join(map(str, OLDEST[package]))
+        advice = pip_install(f"'{package}>={oldest}'")
         raise MissingPackageError(
-            f"scan_polars needs polars {oldest} or later, and {version} is installed: {advice}", name="polars"
+            f"scan_polars needs {package} {oldest} or later, and {version} is installed: {advice}",
+            name=package,
         )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 import polars.testing
+import pyarrow as pa
 import pytest
 from descriptors import opened
 from drawn_predicates import STAMP, WHEN, drawn, key, offset, partition, timestamp
@@ -506,6 +507,12 @@ except segstore.errors.MissingPackageError as error:
 def test_an_old_version_is_told(store: segstore.Store, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pl, "__version__", version)
     with pytest.raises(MissingPackageError, match=rf"{version} is installed: pip install 'polars>=1.35'"):
+        segstore.scan_polars(store, "t")
+
+
+def test_an_old_pyarrow_is_told(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pa, "__version__", "18.1.0")
+    with pytest.raises(MissingPackageError, match=r"18.1.0 is installed: pip install 'pyarrow>=19.0'"):
         segstore.scan_polars(store, "t")
 
 
