@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from segstore.config import arguments
 from segstore.coordinator.open import open as open_store
-from segstore.storage.meta.topics import find_topic
 from segstore.storage.scans.scan import EARLIEST, LATEST, Edge
 from segstore.storage.scans.topic_scan import TopicScan
 from segstore.storage.store.store import Store
@@ -57,5 +56,4 @@ class Source:
     def scanned(self) -> Iterator[TopicScan]:
         """Yield a scan of what is there now."""
         with opened(self.place) as store:
-            find_topic(store.topics(), self.topic)
             yield store.scan(self.topic, **self.terms._asdict())

@@ -502,7 +502,8 @@ class Store(PublicNames):
         from segstore.storage.scans.topic_scan import scan_topic
 
         def logs(wanted: Iterable[int] | None) -> list[PartitionLog]:
-            ids = find_topic(self.topics(), topic).partition_ids if wanted is None else dict.fromkeys(wanted)
+            info = find_topic(self.topics(), topic)
+            ids = info.partition_ids if wanted is None else dict.fromkeys(wanted)
             return [self.partition(topic, number) for number in ids]
 
         return scan_topic(

@@ -212,3 +212,9 @@ def test_bounds_of_time_leave_out_nothing(made: tuple[Path, str], pieces: str, r
             rest = iter(found)
             assert all(row in rest for row in wanted)
             assert len(found) <= len(rows)
+
+
+@pytest.mark.parametrize("partitions", [None, [], [0]])
+def test_a_topic_that_is_not_there_is_told(store: segstore.Store, partitions: list[int] | None) -> None:
+    with pytest.raises(segstore.errors.UnknownTopicOrPartitionError, match="no topic 'missing'"):
+        store.scan("missing", partitions)
