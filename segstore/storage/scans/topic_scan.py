@@ -5,8 +5,10 @@ On disk: only reads. Threads: a scan may be iterated by any number of them, each
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.choices import ISOLATION_LEVELS
@@ -44,7 +46,15 @@ COLUMNS = TopicRecord._fields
 """The columns of a topic's table."""
 
 
-def given_columns(columns: Sequence[str] | None) -> Sequence[str] | None:
+@lru_cache(maxsize=64)
+def _taker(columns: tuple[str, ...]) -> Callable[[TopicRecord], Any]:
+    """Return what makes a record of some columns, whose class has their names as fields."""
+    kind: Any = namedtuple(TopicRecord.__name__, columns, rename=True)  # type: ignore[misc]
+    at = [COLUMNS.index(name) for name in columns]
+    return lambda record: kind._make([record[i] for i in at])
+
+
+def given_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the columns that were asked for. Raises InvalidTypeError, InvalidArgumentError."""
     if columns is None:
         return None
@@ -57,13 +67,13 @@ def given_columns(columns: Sequence[str] | None) -> Sequence[str] | None:
 
 
 class TopicScan:
-    """What `Store.scan` returns: iterating gives each `TopicRecord`, one partition after the other, from
-    where each began to where it ended when the scan was asked for. Memory stays at some megabytes, however
-    long the ranges are.
+    """What `Store.scan` returns: iterating gives each `TopicRecord`, of which a scan with `columns` has only
+    these fields, one partition after the other, from where each began to where it ended when the scan was
+    asked for. Memory stays at some megabytes, however long the ranges are.
     """
 
     def __init__(
-        self, topic: str, ranges: Sequence[TopicRange], columns: Sequence[str] | None, how: dict[str, Any]
+        self, topic: str, ranges: Sequence[TopicRange], columns: tuple[str, ...] | None, how: dict[str, Any]
     ) -> None:
         self.topic, self.ranges, self.columns, self._how = topic, tuple(ranges), columns, how
 
@@ -72,6 +82,9 @@ class TopicScan:
         return f"<TopicScan of {self.topic}, offsets by partition {{{told}}}>"
 
     def __iter__(self) -> Iterator[TopicRecord]:
+        return self._records() if self.columns is None else map(_taker(self.columns), self._records())
+
+    def _records(self) -> Iterator[TopicRecord]:
         for partition, records in self.reads():
             kinds = records.timestamp_types.tolist()
             for record, kind in zip(records, kinds, strict=True):
