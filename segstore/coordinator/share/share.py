@@ -122,9 +122,13 @@ class ShareCoordinator:
 
     def may_wait(self, group: str, partitions: Iterable[At]) -> bool:
         """Return whether `acquire` or `acknowledge` of these partitions may wait for disks or replicas: one
-        is to be loaded, or its state is, or the log is to be searched for aborted transactions.
+        is to be loaded, or its state is, or the log is to be searched for aborted transactions. What can't be
+        told is said to wait.
         """
-        return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
+        try:
+            return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
+        except SegstoreError:
+            return True  # it is met again, and told
 
     def _may_wait(self, leader: ShareLeader | None) -> bool:
         if leader is None or self._states.write_may_wait(leader.key):

@@ -13,15 +13,18 @@ from share_stores import ACCEPT, GAP, LOCK_MS, REJECT, RELEASE, RENEW, ShareStor
 from segstore.coordinator.share.core.values import AckBatch, AcquireMode
 from segstore.coordinator.share.grants import AcquireTerms
 from segstore.coordinator.share.share import ShareCoordinator
+from segstore.coordinator.share.state_log import StateLog
 from segstore.coordinator.shared import shared
 from segstore.errors import (
     IllegalStateError,
     InvalidRecordStateError,
     InvalidRequestError,
     NotLeaderOrFollowerError,
+    StorageError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
 )
+from segstore.storage.producers.aborted_transactions import MOST_SEARCHED
 
 
 def test_s1_records_are_acquired_once_and_acknowledged_for_good(store_dir: Path) -> None:
@@ -342,3 +345,36 @@ def test_a_closed_store_refuses_and_wakes(store_dir: Path) -> None:
 
 def test_a_store_has_one_coordinator(store: object, store_dir: Path) -> None:
     assert shared(store, ShareCoordinator) is shared(store, ShareCoordinator)  # type: ignore[arg-type]
+
+
+# --- what may wait -----------------------------------------------------------------------------------
+
+
+def test_what_is_in_memory_waits_for_nothing(store_dir: Path) -> None:
+    with filled(store_dir, 4) as group:
+        at = group.topic_id, 0
+        assert group.share.may_wait("g", [at])  # it is to be loaded
+        group.acquire()
+        assert not group.share.may_wait("g", [at])
+        assert not group.share.may_wait("g", [])
+        assert group.share.may_wait("g", [at, (group.topic_id, 1)])
+        assert group.share.may_wait("other", [at])
+
+
+def test_a_log_is_to_be_searched_for_a_group_that_reads_committed_records(store_dir: Path) -> None:
+    with filled(store_dir, 4) as group:
+        group.alter(**{"share.isolation.level": "read_committed"})
+        group.acquire()
+        assert not group.share.may_wait("g", [(group.topic_id, 0)])
+        group.log.append_batch([b"v"] * MOST_SEARCHED)
+        assert group.share.may_wait("g", [(group.topic_id, 0)])
+
+
+def test_what_cant_be_told_is_said_to_wait(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: StateLog, key: object) -> bool:
+        raise StorageError("planted")
+
+    with filled(store_dir, 4) as group:
+        group.acquire()
+        monkeypatch.setattr(StateLog, "write_may_wait", failing)
+        assert group.share.may_wait("g", [(group.topic_id, 0)])
