@@ -25,6 +25,7 @@ from share_members import (
 import segstore
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
+from segstore.coordinator.share import grants
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.shared import shared
 from segstore.protocol.error_codes import Code
@@ -811,10 +812,50 @@ def test_what_waits_for_nothing_is_done_at_once(member: ShareMember) -> None:
     assert member.fetch({0: [(0, 9, [ACCEPT])]}).acquired() == [(10, 19, 1)]
     assert member.acknowledge({0: [(10, 14, [ACCEPT])]}).codes == {0: 0}
     waiting = member.fetch(max_wait_ms=500)
+    assert waiting.body is None
+    assert works(member) == before + 1  # to look for records behind those that can't be acquired
     put(member.node, 1)
     turn(member.node)
     assert waiting.acquired() == [(20, 20, 1)]
-    assert works(member) == before
+    assert works(member) == before + 1
+
+
+def test_a_long_way_to_the_next_record_is_a_workers(
+    member: ShareMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop reads each log once: what it finds may all be of aborted transactions."""
+    node, threads = member.node, []
+    group_settings(node.store).alter("g", {"share.isolation.level": "read_committed"})
+    member.fetch()
+    producer = segstore.Producer(node.store, transactional_id="x", linger_ms=0)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for _ in range(30):
+        producer.send("t", value=b"x", partition=0).get(10)
+    producer.abort_transaction()
+    producer.close()
+    put(node, 1)
+    read = grants.read_batches
+
+    def reading(*args: Any, **terms: Any) -> Any:
+        threads.append(works(member))
+        return read(*args, **terms)
+
+    monkeypatch.setattr(grants, "read_batches", reading)
+    before = works(member)
+    assert member.fetch(max_records=1).acquired() == [(40, 40, 1)]  # the marker, a gap to the client
+    assert threads.count(before) == 1
+    assert threads.count(before + 1) > 10
+
+
+def test_a_members_next_session_waits_for_the_release_of_its_last(member: ShareMember) -> None:
+    put(member.node, 10)
+    assert member.fetch(max_records=1).acquired() == [(0, 9, 1)]
+    member.channel.close()  # the loop has not run since: the release is still to come
+    again = ShareMember(member.node, member.member)
+    found = again.fetch(max_records=1)
+    assert found.acquired() == [(0, 9, 2)]
+    assert again.acknowledge({0: [(0, 9, [ACCEPT])]}).codes == {0: 0}
 
 
 @pytest.mark.parametrize(("change", "fields"), SLOW.values(), ids=SLOW)
@@ -850,4 +891,4 @@ def test_news_that_come_again_and_again_do_not_hold_up_the_loop(
     before = works(member)
     waiting = member.fetch(max_wait_ms=500)
     assert waiting.body is None
-    assert works(member) == before + 2
+    assert works(member) == before + 3

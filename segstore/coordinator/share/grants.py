@@ -21,6 +21,7 @@ from segstore.coordinator.share.partitions import ShareLeader, ShareLeaders, Sha
 from segstore.coordinator.share.read_batches import BatchesRead, read_batches
 from segstore.coordinator.share_settings import ShareSettings
 from segstore.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError, SegstoreError
+from segstore.integers import INT32_MAX
 from segstore.logger import Logger
 from segstore.records import Records
 from segstore.storage.context import Context
@@ -34,13 +35,14 @@ COMMITTED = "read_committed"
 class AcquireTerms(NamedTuple):
     """The limits of a fetch: at most `max_records` offsets in all its partitions, as `mode` (an AcquireMode)
     says; `batch_size` offsets come in flight together at least; `max_bytes` of the logs, in whole batches,
-    but one batch in any case.
+    but one batch in any case. `max_reads` of each log, if nothing is acquired of what was read before.
     """
 
     max_records: int = 500
     batch_size: int = 500
     mode: int = AcquireMode.BATCH_OPTIMIZED
     max_bytes: int = 1 << 20
+    max_reads: int = INT32_MAX
 
 
 class Acquisition:
@@ -199,11 +201,11 @@ class ShareFetch:
         """Read a partition's log, and acquire what can be acquired. Where all that was read is archived, as
         of aborted transactions, the next records are read.
         """
-        leader, at = fetch.leader, -1
+        leader, at, left = fetch.leader, -1, self._terms.max_reads
         following: _Fetch | None = fetch
         try:
-            while following is not None and following.offset > at:
-                at = following.offset
+            while following is not None and following.offset > at and left > 0:
+                at, left = following.offset, left - 1
                 read = self._read(following, max_bytes)
                 if read is None or self._grant(following, read):
                     return

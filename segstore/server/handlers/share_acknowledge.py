@@ -53,7 +53,7 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
             fetches.release(session)
         return {key: told[key] for key in asked.acknowledged}
 
-    if not (is_last or fetches.may_wait(session.group, found.good)):
+    if not (is_last or fetches.may_wait(session, found.good)):
         return _answer(fetches, request, run())
 
     def done(told: dict[WirePartition, Told] | BaseException) -> None:

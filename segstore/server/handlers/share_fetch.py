@@ -83,8 +83,8 @@ class _ShareFetch:
     # --- rounds --------------------------------------------------------------------------------
 
     def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
-        """Do what is to be done: a worker does it where that may wait for anything, and where it `is_again`
-        done at once, which may be so for long. Answer if nothing is to be done.
+        """Do what is to be done: a worker does it if that may wait for anything, or if it `is_again` done,
+        for this may go on for long. Answer if nothing is to be done.
         """
         if not self._is_current:
             return self._stale()
@@ -93,11 +93,15 @@ class _ShareFetch:
             return self._answer({})
         glance, terms = self._glance(), self._terms()
 
+        if not (is_again or self._is_slow(acknowledgements, wanted)):
+            found = self._work(acknowledgements, wanted, terms._replace(max_reads=1))
+            if not wanted or any(each.error is None for each in found.acquisitions):
+                return self._worked(found, glance, may_wait)
+            self._acknowledged.update(found.acknowledged)
+            return self._go_on({}, may_wait, is_again=True)  # there may be records behind what was read
+
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)
-
-        if not (is_again or self._is_slow(acknowledgements, wanted)):
-            return self._worked(run(), glance, may_wait)
 
         def done(result: _Work | BaseException) -> None:
             try:
@@ -117,7 +121,7 @@ class _ShareFetch:
         """Return whether a round may take more than microseconds."""
         if self._is_last or self._body.max_records > _MOST_AT_ONCE:
             return True
-        return self._fetches.may_wait(self._session.group, {*acknowledgements, *wanted})
+        return self._fetches.may_wait(self._session, {*acknowledgements, *wanted})
 
     @property
     def _is_current(self) -> bool:

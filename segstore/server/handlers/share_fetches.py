@@ -54,6 +54,7 @@ class ShareFetches:
         self._lock = Mutex()
         self._at_work: Counter[WireSession] = Counter()
         self._to_release: set[WireSession] = set()
+        self._ending: set[WireSession] = set()
         group_settings(node.store).set_share_version(node.config.share_version)
 
     def counted(self, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
@@ -82,11 +83,14 @@ class ShareFetches:
 
     # --- what the coordinator does ---------------------------------------------------------------
 
-    def may_wait(self, group: str, keys: Collection[WirePartition]) -> bool:
+    def may_wait(self, session: WireSession, keys: Collection[WirePartition]) -> bool:
         """Return whether to acknowledge or acquire records of partitions is a worker's, since it may wait for
-        disks or replicas, or may be long.
+        disks or replicas, may be long, or comes behind the release of an earlier session of the member.
         """
-        return len(keys) > MOST_AT_ONCE or self.coordinator.may_wait(group, map(text_of, keys))
+        who = session.group, session.member
+        if len(keys) > MOST_AT_ONCE or any((each.group, each.member) == who for each in self._ending):
+            return True
+        return self.coordinator.may_wait(session.group, map(text_of, keys))
 
     def acknowledge(
         self, session: WireSession, batches: Mapping[WirePartition, Sequence[AckBatch]]
@@ -99,18 +103,19 @@ class ShareFetches:
         granted: Collection[WirePartition] = self._granted.get(session, ())
         return {key: _told(errors[text_of(key)], key in granted) for key in batches}
 
-    def release(self, session: WireSession) -> None:
+    def release(self, session: WireSession) -> bool:
         """Release all records that an ended session's member has acquired, once none of its fetches is at
-        work: what such a fetch has acquired is taken back, and its delivery counts for nothing (Q94). For a
-        worker thread.
+        work: what such a fetch has acquired is taken back, and its delivery counts for nothing (Q94). Return
+        whether none was. For a worker thread.
         """
         with self._lock:
             if session in self._at_work:
                 self._to_release.add(session)
-                return
+                return False
         held = list(map(text_of, session.in_turn(0)))
         self.coordinator.release(session.group, session.member, held)
         self._granted.pop(session, None)
+        return True
 
     # --- what sessions have ----------------------------------------------------------------------
 
@@ -160,10 +165,13 @@ class ShareFetches:
         if not is_broken:
             self._granted.pop(session, None)
             return
+        self._ending.add(session)
         self._begin_release(session)
 
     def _begin_release(self, session: WireSession) -> None:
         def done(result: object) -> None:
+            if result is not False:
+                self._ending.discard(session)
             if isinstance(result, BaseException):
                 who = session.group, session.member
                 log.warning("share group %s: the locks of member %s end by their time: %s", *who, result)
