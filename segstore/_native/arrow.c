@@ -96,7 +96,7 @@ INLINE void view_of(uint8_t *view, slice s, int32_t offset)
 
 int64_t seg_column_views(const seg_column *c, uint8_t *views)
 {
-    if (check_column(c, 0, c->n) || c->kind == SPANS || c->data_len > INT32_MAX)
+    if (check_column(c, 0, c->n) || (c->kind != OFFSETS_32 && c->kind != NULLS))
         return SEG_E_COLUMN;
     for (int64_t i = 0; i < c->n; i++) {
         slice s;

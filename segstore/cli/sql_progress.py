@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from segstore.storage.scans.pieces import TopicRange
-    from segstore.storage.scans.topic_scan import TopicScan
+    from segstore.storage.scans.topic_scan import Finish, TopicScan
     from segstore.storage.store.store import Store
 
 
@@ -87,13 +87,13 @@ class WatchedScan:
         return getattr(self._scan, name)
 
     def batches(
-        self, columns: Sequence[str] | None = None, bounds: Bounds = ALL
+        self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pyarrow.RecordBatch]:
         """See `TopicScan.batches`."""
         left = sum(self._rows(each, bounds) for each in self._scan.ranges)
         self._reading.count(left, 0)
         try:
-            for batch in self._scan.batches(columns, bounds):
+            for batch in self._scan.batches(columns, bounds, finish):
                 seen = min(batch.num_rows, left)
                 left -= seen
                 self._reading.count(0, seen)

@@ -9,6 +9,7 @@ On disk: only reads. Threads: any. It imports pyarrow, and is imported only when
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,6 +17,9 @@ from segstore.storage.scans.bounds import ALL, Bounds
 from segstore.storage.scans.columns import TIMESTAMP_TYPE
 
 from .table import Table
+
+if TYPE_CHECKING:
+    from segstore.storage.scans.topic_scan import Finish
 
 _IN_MICROSECONDS = pa.timestamp("us", "UTC")
 
@@ -34,7 +38,13 @@ class MicrosecondTable(Table):
         self.source, self._table = table.source, table
         self.schema = _finer(table.schema)
 
-    def batches(self, columns: Sequence[str] | None = None, bounds: Bounds = ALL) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield as `Table.batches` does."""
-        for batch in self._table.batches(columns, bounds):
-            yield batch.cast(_finer(batch.schema)) if batch.num_columns else batch
+
+        def finer(batch: pa.RecordBatch) -> pa.RecordBatch:
+            found = batch.cast(_finer(batch.schema)) if batch.num_columns else batch
+            return found if finish is None else finish(found)
+
+        return self._table.batches(columns, bounds, finer)

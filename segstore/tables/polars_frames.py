@@ -47,9 +47,9 @@ class TopicFrames:
         condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate
         # The first n_rows are those of all records: within bounds they would be others.
         bounds = ALL if condition is None or n_rows is not None else self._bounds(condition)
-        found = self._table.batches(self._needed(with_columns, condition), bounds)
+        found = self._table.batches(self._needed(with_columns, condition), bounds, with_views)
         with closing(cast("Generator[pa.RecordBatch]", found)) as batches:
-            for frame in _first(map(with_views, batches), n_rows):
+            for frame in _first(batches, n_rows):
                 kept = frame if condition is None else frame.filter(condition)
                 shown = kept if with_columns in (None, kept.columns) else kept.select(with_columns)
                 if shown.height:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,6 +23,9 @@ from .source import Source
 from .typed_columns import TypedColumns
 from .values.choice import decoder_of
 from .values.decoding import VALUE
+
+if TYPE_CHECKING:
+    from segstore.storage.scans.topic_scan import Finish
 
 SAMPLE = 1000
 """Values that a schema is inferred from."""
@@ -56,11 +59,13 @@ class Table:
         self._typed = None if decoder is None else TypedColumns(decoder, on_bad, value_prefix)
         self.schema: pa.Schema = TOPIC_SCHEMA if self._typed is None else self._typed.schema
 
-    def batches(self, columns: Sequence[str] | None = None, bounds: Bounds = ALL) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the records that there are now as record batches of these columns, by default of all: those
         within `bounds`, and perhaps others. A store that is opened for it is closed at the end, also where
         the iterator is closed or dropped before. Values are read only if a decoded column is asked for.
-        Raises RecordDeserializationError.
+        `finish` is that of `TopicScan.batches`. Raises RecordDeserializationError.
         """
         wanted = self.schema.names if columns is None else list(columns)
         for name in wanted:
@@ -70,10 +75,11 @@ class Table:
         stored = wanted if typed is None else typed.stored(wanted)
         with self.source.scanned() as scan:
             if typed is None or VALUE not in stored:
-                yield from scan.batches(stored, bounds)
+                yield from scan.batches(stored, bounds, finish)
                 return
             for batch in scan.batches(stored, bounds):
-                yield typed.batch(self.source.topic, batch, wanted)
+                found = typed.batch(self.source.topic, batch, wanted)
+                yield found if finish is None else finish(found)
 
     def _first_values(self) -> pa.Array:
         """Return the topic's first values that are not null."""

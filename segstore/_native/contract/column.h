@@ -56,8 +56,8 @@ int64_t seg_column_spans(const seg_column *c, seg_span *out, seg_measures *m);
 int64_t seg_view_spans(const uint8_t *views, int64_t n, const uint8_t *validity, int64_t validity_bit,
                        const seg_span *buffers, int64_t n_buffers, seg_span *out, seg_measures *m);
 
-/* The views (Arrow: BinaryView) of all elements of a column with offsets or a fixed width, which point into its data,
- * of INT32_MAX bytes at most, as their only buffer; those of null elements are zeros. n, or SEG_E_COLUMN. */
+/* The views (Arrow: BinaryView) of all elements of a column with int32 offsets, which point into its data as their only
+ * buffer; those of null elements are zeros. n, or SEG_E_COLUMN. */
 int64_t seg_column_views(const seg_column *c, uint8_t *views);
 
 /* The items begins[i] .. ends[i] of n lists of n_items in all; those of a null list are none. offsets: int64 where

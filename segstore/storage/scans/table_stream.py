@@ -6,7 +6,7 @@ when it is closed or dropped. It imports pyarrow, and is imported only when a ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,16 +26,21 @@ class _Read(NamedTuple):
 
 
 def batches_of(
-    topic: str, ranges: Iterable[TopicRange], schema: pa.Schema, reader: PieceReader
+    topic: str,
+    ranges: Iterable[TopicRange],
+    schema: pa.Schema,
+    reader: PieceReader,
+    finish: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of the schema, each of one partition. Raises as `PartitionLog.read`, behind the records
-    before the place that can't be read.
+    """Yield batches of the schema, each of one partition, as what `finish` makes of them in the thread that
+    has read them. Raises as `PartitionLog.read`, behind the records before the place that can't be read.
     """
     maker = BatchMaker(topic, schema)
 
     def read(piece: Piece) -> _Read:
         part = reader.read(piece)
-        return _Read(piece, maker.batches(part.partition, part.rows), part.next_offset)
+        made = maker.batches(part.partition, part.rows)
+        return _Read(piece, made if finish is None else list(map(finish, made)), part.next_offset)
 
     pieces = pieces_of(ranges, reader.size, reader.committed)
     ended: TopicRange | None = None

@@ -22,9 +22,13 @@ from .pieces import TopicRange
 from .scan import Edge, Log, Scan, given_times, reads
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     import pyarrow
 
     from segstore.records import Records
+
+    Finish: TypeAlias = Callable[[pyarrow.RecordBatch], pyarrow.RecordBatch]
 
 
 class TopicRecord(NamedTuple):
@@ -47,23 +51,32 @@ COLUMNS = TopicRecord._fields
 
 
 @lru_cache(maxsize=64)
-def _taker(columns: tuple[str, ...]) -> Callable[[TopicRecord], Any]:
-    """Return what makes a record of some columns, whose class has their names as fields."""
-    kind: Any = namedtuple(TopicRecord.__name__, columns, rename=True)  # type: ignore[misc]
-    at = [COLUMNS.index(name) for name in columns]
-    return lambda record: kind._make([record[i] for i in at])
+def _kind_of(columns: tuple[str, ...]) -> Any:
+    """Return the class of records of some columns, which are its fields; of one that comes again the field
+    has its number as a name.
+    """
+    name = TopicRecord.__name__
+    fields: Any = namedtuple(name, columns, rename=True)  # type: ignore[misc]
+    reduce = {"__reduce__": lambda record: (_record, (columns, tuple(record)))}
+    return type(name, (fields,), {"__slots__": (), "__module__": __name__, **reduce})
+
+
+def _record(columns: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    """Return a record that was pickled."""
+    return _kind_of(columns)._make(values)
 
 
 def given_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the columns that were asked for. Raises InvalidTypeError, InvalidArgumentError."""
     if columns is None:
         return None
-    if isinstance(columns, (str, bytes)):
+    if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
         raise InvalidTypeError(f"columns={columns!r}: must be a list of names")
-    for name in columns:
+    names = tuple(columns)
+    for name in names:
         if name not in COLUMNS:
             raise InvalidArgumentError(f"column {name!r}: allowed are {', '.join(COLUMNS)}")
-    return tuple(columns)
+    return names
 
 
 class TopicScan:
@@ -82,7 +95,10 @@ class TopicScan:
         return f"<TopicScan of {self.topic}, offsets by partition {{{told}}}>"
 
     def __iter__(self) -> Iterator[TopicRecord]:
-        return self._records() if self.columns is None else map(_taker(self.columns), self._records())
+        if self.columns is None:
+            return self._records()
+        kind, at = _kind_of(self.columns), [COLUMNS.index(name) for name in self.columns]
+        return (kind._make([record[i] for i in at]) for record in self._records())
 
     def _records(self) -> Iterator[TopicRecord]:
         for partition, records in self.reads():
@@ -98,10 +114,11 @@ class TopicScan:
                 yield log.partition, records
 
     def batches(
-        self, columns: Sequence[str] | None = None, bounds: Bounds = ALL
+        self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pyarrow.RecordBatch]:
         """Yield the records within `bounds`, and perhaps others, as record batches of these columns, by
-        default the scan's own, in order of partition and offset.
+        default the scan's own, in order of partition and offset. `finish` is called with each batch, by any
+        thread, and returns what is yielded in its place.
 
         A few threads work on pieces of 4 MiB of the logs, but for a scan of less: at most eight pieces are in
         memory, and what the caller keeps; compressed pieces may have 64 MiB, and one batch more. If only
@@ -117,7 +134,7 @@ class TopicScan:
             times = bounds.first_time, bounds.last_time
         committed = self._how["isolation_level"] != "read_uncommitted"
         reader = PieceReader(schema.names, committed, self._how["check_crcs"], times, pooled)
-        yield from batches_of(self.topic, self._within(bounds), schema, reader)
+        yield from batches_of(self.topic, self._within(bounds), schema, reader, finish)
 
     def _within(self, bounds: Bounds) -> Iterator[TopicRange]:
         for log, start, end in self.ranges:
