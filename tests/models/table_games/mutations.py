@@ -35,8 +35,11 @@ def _reads(change: Callable[[Read, TopicScan, Sequence[str] | None, Bounds], Bat
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         original = TopicScan.batches
 
-        def batches(self: TopicScan, columns: Any = None, bounds: Bounds = ALL) -> Batches:
-            return change(original, self, columns, bounds)
+        def batches(
+            self: TopicScan, columns: Any = None, bounds: Bounds = ALL, finish: Any = None
+        ) -> Batches:
+            for batch in change(original, self, columns, bounds):
+                yield batch if finish is None else finish(batch)
 
         monkeypatch.setattr(TopicScan, "batches", batches)
 

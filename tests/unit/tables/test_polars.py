@@ -90,11 +90,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Read]:
     found: list[Read] = []
     batches = Table.batches
 
-    def noted(table: Table, columns: Sequence[str] | None = None, bounds: Bounds = ALL) -> Iterator[Any]:
+    def noted(
+        table: Table, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Any = None
+    ) -> Iterator[Any]:
         read = Read(columns, bounds, [], [])
         found.append(read)
         try:
-            for whole_batch in batches(table, columns, bounds):
+            for whole_batch in batches(table, columns, bounds, finish):
                 for at in range(0, whole_batch.num_rows, 10):
                     batch = whole_batch.slice(at, 10)
                     read.rows.append(batch.num_rows)
@@ -390,8 +392,8 @@ def test_files_are_closed_after_an_error(
     filled.close()
     batches = Table.batches
 
-    def failing(table: Table, columns: Any = None, bounds: Any = ALL) -> Iterator[Any]:
-        yield next(batches(table, columns, bounds))
+    def failing(table: Table, columns: Any = None, bounds: Any = ALL, finish: Any = None) -> Iterator[Any]:
+        yield next(batches(table, columns, bounds, finish))
         raise segstore.errors.SegstoreError("planted")
 
     monkeypatch.setattr(Table, "batches", failing)
@@ -421,7 +423,7 @@ from waiting import until
 
 batches, reading = Table.batches, threading.Event()
 
-def endless(table, columns=None, bounds=None):
+def endless(table, columns=None, bounds=None, finish=None):
     while True:
         for batch in batches(table, columns):
             reading.set()

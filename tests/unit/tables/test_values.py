@@ -132,9 +132,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str] | None]:
     seen: list[Sequence[str] | None] = []
     batches = TopicScan.batches
 
-    def watched(scan: TopicScan, columns: Sequence[str] | None = None, bounds: Bounds = ALL) -> Iterator[Any]:
+    def watched(
+        scan: TopicScan, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Any = None
+    ) -> Iterator[Any]:
         seen.append(columns)
-        return batches(scan, columns, bounds)
+        return batches(scan, columns, bounds, finish)
 
     monkeypatch.setattr(TopicScan, "batches", watched)
     return seen
