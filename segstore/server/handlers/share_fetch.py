@@ -55,7 +55,7 @@ Acknowledgements = Mapping[WirePartition, Sequence[AckBatch]]
 
 
 class _Work(NamedTuple):
-    """What a worker has done: how acknowledgements went, and what was acquired."""
+    """What a round has done: how acknowledgements went, and what was acquired."""
 
     acknowledged: Mapping[WirePartition, Told]
     acquisitions: Sequence[Acquisition]

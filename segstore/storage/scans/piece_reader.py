@@ -130,7 +130,7 @@ def _is_known(reading: Reading, piece: Piece) -> bool:
         found = remembered(view.segments[slot], at)
         if found is None:
             return False
-        at = below if found.end >= below else found.end
+        at = min(found.end, below)
     return True
 
 
