@@ -65,7 +65,8 @@ class Session:
         self._text, self._line = text, 0
         self._topics = attached(store.topics(), text)
         self._pool = ThreadPoolExecutor(1, "segstore-sql")
-        self._running: Future[Any] = self._pool.submit(len, "")
+        self._running = Future[Any]()
+        self._running.cancel()
         attach(self._con, store, topics=self._topics, values=dict(values), isolation_level=isolation_level)
 
     def __enter__(self) -> Self:
@@ -98,9 +99,12 @@ class Session:
         return Result(relation.columns, [str(each) for each in relation.types], reader.schema, batches)
 
     def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call DuckDB in the other thread, and wait; an interrupt of the main thread interrupts it."""
-        done = self._running = self._pool.submit(call, *arguments)
+        """Call DuckDB in the other thread, and wait; an interrupt of the main thread interrupts it, even one
+        that comes within `submit`, which returns no future then.
+        """
+        done = self._running = Future[Any]()
         try:
+            self._pool.submit(_carry_out, done, call, arguments)
             return done.result()
         except (duckdb.Error, pyarrow.ArrowException, OSError) as error:
             raise self._told(error) from error
@@ -109,7 +113,7 @@ class Session:
 
     def _stop(self, running: Future[Any]) -> None:
         """Interrupt a call that has not ended, and wait; a second Ctrl-C changes nothing."""
-        while not running.done():
+        while not (running.done() or running.cancel()):
             with suppress(KeyboardInterrupt):
                 self._con.interrupt()
                 wait([running], _STEP)
@@ -138,6 +142,14 @@ class Session:
         if "Table with name" in message:
             return f"Topics: {', '.join(self._topics) or 'none'}"
         return ""
+
+
+def _carry_out(done: Future[Any], call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    if done.set_running_or_notify_cancel():
+        try:
+            done.set_result(call(*arguments))
+        except Exception as error:
+            done.set_exception(error)
 
 
 def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:

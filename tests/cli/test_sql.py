@@ -7,6 +7,7 @@ import io
 import json
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from terminal import CTRL_C, Terminal
 from waiting import PATIENCE, until
 
 import segstore
+from segstore.cli.sql_session import Session
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
 from segstore.storage.log.append import append_batches
 
@@ -343,6 +345,34 @@ def test_ctrl_c_ends_a_query_with_one_line(place: Path) -> None:
         assert terminal.end() == 130
     assert terminal.plain().split("1 row")[1].strip().splitlines()[-1] == "segstore: interrupted"
     assert "Traceback" not in terminal.plain()
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+@pytest.mark.parametrize("number", range(3))
+def test_an_interrupt_while_a_call_is_handed_over_ends_it(
+    number: int, is_taken: bool, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that takes it may be within DuckDB before the main thread knows that it was taken."""
+    calls = iter(range(10))
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *given: Any) -> Any:
+            is_last = next(calls) == number
+            if is_taken or not is_last:
+                future = super().submit(*given)
+            if is_last:
+                until(lambda: not is_taken or future.running() or future.done())
+                raise KeyboardInterrupt
+            return future
+
+    monkeypatch.setattr("segstore.cli.sql_session.ThreadPoolExecutor", Pool)
+    with (
+        segstore.open(place, mode="r") as store,
+        pytest.raises(KeyboardInterrupt),
+        Session(store, ENDLESS, {}, "read_uncommitted") as session,
+    ):
+        next(session.results())
+    assert next(calls) == number + 1
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
