@@ -62,8 +62,7 @@ class BatchMaker:
             return [_without_columns(len(rows))] if len(rows) else []
         kept = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
         constant = {"topic": self._topic, "partition": pa.scalar(partition, pa.int32())}
-        is_large = bool(kept) or len(self._topic.as_py()) > _SHORT
-        made, most = [], _MOST_ROWS if is_large else _MOST_OF_CONSTANTS
+        made, most = [], self._most_rows(bool(kept))
         for first in range(0, len(rows), most):
             n = min(len(rows) - first, most)
             arrays = [
@@ -73,11 +72,19 @@ class BatchMaker:
             made.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
         return made
 
+    def _most_rows(self, has_more: bool) -> int:
+        """Return how many rows a batch has, which may have more columns than constant ones."""
+        if has_more:
+            return _MOST_ROWS
+        if "topic" not in self._schema.names:
+            return _MOST_NUMBERS
+        return _MOST_TOPICS if len(self._topic.as_py()) <= _SHORT else _MOST_ROWS
+
 
 _CONSTANT = frozenset({"topic", "partition"})
-_MOST_ROWS, _MOST_OF_CONSTANTS = 1 << 17, 1 << 20
-"""Rows of a batch, and of one of constants alone, such as a query that only counts asks for: an engine has
-costs for each batch.
+_MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS = 1 << 17, 1 << 20, 1 << 22
+"""Rows of a batch; of one with no more than the topic, or only the partition, as queries that only count ask
+for: an engine has costs for each batch.
 """
 _SHORT = 16
 """Bytes of a topic's name that so many rows may repeat."""
@@ -99,7 +106,7 @@ def _column(field: pa.Field, rows: RecordTable) -> pa.Array:
 
 def _constant(n: int, value: pa.Scalar) -> pa.Array:
     """Return a column of one value, which is made once for many batches."""
-    size = next(size for size in (1 << 14, _MOST_ROWS, _MOST_OF_CONSTANTS) if n <= size)
+    size = next(size for size in (1 << 14, _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS) if n <= size)
     return _repeated(size, value).slice(0, n)
 
 

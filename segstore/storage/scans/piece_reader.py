@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
 """The columns that headers of batches tell."""
 _CONSTANT = frozenset({"topic", "partition"})
-AT_A_TIME, HEADERS_AT_A_TIME = 4 << 20, 64 << 20
-"""Bytes of a piece: a step of Python's is a small part of what C does with them."""
+AT_A_TIME, HEADERS_AT_A_TIME, COUNTED_AT_A_TIME = 4 << 20, 64 << 20, 256 << 20
+"""Bytes of a piece: a step of Python's is a small part of what C does with them. Of records that are only
+counted, headers are read and nothing is kept.
+"""
 STEP = 2 << 20
 """Bytes of a read: they stay in a processor's cache until they are decoded."""
 WINDOW = 1 << 18
@@ -54,7 +56,7 @@ _LEAST_READ = 4096
 """Behind the bytes that an index tells of: there is a batch, or some small ones."""
 _MOST_PLAIN = 16 * AT_A_TIME
 """Decompressed bytes after which a piece ends early."""
-_MOST_ROWS = 1 << 20
+_MOST_ROWS, _MOST_COUNTED = 1 << 20, 1 << 22
 _SMALL_BATCH = 1 << 10
 """Of batches below this many bytes, headers are found by reading all."""
 _CHUNK = 1 << 20
@@ -85,9 +87,10 @@ class PieceReader:
         empty: Empty = np.empty,
     ) -> None:
         self._columns, self.committed, self._check_crcs = frozenset(columns), committed, check_crcs
-        self.by_headers = self._columns <= BY_HEADERS
+        self.by_headers, is_count = self._columns <= BY_HEADERS, self._columns <= _CONSTANT
         self._times, self._empty = times, empty
-        self.size = HEADERS_AT_A_TIME if self.by_headers else AT_A_TIME
+        self._most_rows = _MOST_COUNTED if is_count else _MOST_ROWS
+        self.size = COUNTED_AT_A_TIME if is_count else HEADERS_AT_A_TIME if self.by_headers else AT_A_TIME
         """Bytes of the log that a piece is to have."""
 
     def cost(self, piece: Piece) -> int:
@@ -112,7 +115,7 @@ class PieceReader:
         made = _Making(reading, piece, rows, self._check_crcs, self._times)
         try:
             if self.by_headers:
-                made.by_headers()
+                made.by_headers(self._most_rows)
             if made.at == piece.start:
                 made.by_records(piece.end, piece.size)
         except CorruptRecordError:
@@ -242,22 +245,22 @@ class _Making:
 
     # --- headers --------------------------------------------------------------------------
 
-    def by_headers(self) -> None:
-        """Go by headers up to the end, or to where no header is found any more."""
+    def by_headers(self, most_rows: int) -> None:
+        """Go by headers up to the end, to so many rows or more, or to where no header is found any more."""
         view, limit = self._reading.view, self._end
         slot = view.slot(self.at)
-        while slot < len(view.segments) and self.at < limit and len(self.rows) < _MOST_ROWS:
+        while slot < len(view.segments) and self.at < limit and (room := most_rows - len(self.rows)) > 0:
             end, below = view.bounds(slot)
-            if not self._recall(view.segments[slot], end) and not self._walk(slot, end, below):
+            if not self._recall(view.segments[slot], end, room) and not self._walk(slot, end, below):
                 return
             slot = view.slot(self.at)
 
-    def _recall(self, segment: Segment, end: int) -> bool:
-        """Add the rows of a range that is remembered; return False without one."""
+    def _recall(self, segment: Segment, end: int, room: int) -> bool:
+        """Add the rows of a range that is remembered, at most `room`; return False without one."""
         found = recall(segment, self.at, end)
         if found is None:
             return False
-        first, last = self.at, min(found.end, self._end, self.at + _MOST_ROWS - len(self.rows))
+        first, last = self.at, min(found.end, self._end, self.at + room)
         self.rows.add_range(first, last, found.timestamp_type, last - first)
         self._reach(last)
         return True

@@ -136,9 +136,11 @@ def _pieces(rng: random.Random) -> Iterator[None]:
     sizes = {
         "AT_A_TIME": rng.choice((200, 3_000)),
         "HEADERS_AT_A_TIME": rng.choice((200, 3_000)),
+        "COUNTED_AT_A_TIME": rng.choice((200, 3_000)),
         "STEP": rng.choice((100, 1_000)),
         "_MOST_PLAIN": rng.choice((1, 500, 10_000)),
         "_MOST_ROWS": rng.choice((1, 10, 1 << 20)),
+        "_MOST_COUNTED": rng.choice((1, 10, 1 << 22)),
         "_MOST_HEADERS": rng.choice((1, 4, 4096)),
         "_SMALL_BATCH": rng.choice((0, 120, 1 << 10)),
         "_CHUNK": rng.choice((70, 2_000, 1 << 20)),

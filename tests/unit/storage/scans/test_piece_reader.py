@@ -99,7 +99,7 @@ def offsets(batches: Any) -> list[int]:
 
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, size: int = 200_000) -> None:
-    for name in ("AT_A_TIME", "HEADERS_AT_A_TIME"):
+    for name in ("AT_A_TIME", "HEADERS_AT_A_TIME", "COUNTED_AT_A_TIME"):
         monkeypatch.setattr(piece_reader, name, size)
 
 
@@ -359,13 +359,15 @@ def test_no_memory_is_taken_for_a_count_that_a_compressed_batch_claims(
     assert max(made, default=0) <= N
 
 
+@pytest.mark.parametrize(("most", "column"), [("_MOST_ROWS", "offset"), ("_MOST_COUNTED", "partition")])
 def test_ranges_that_are_remembered_are_given_in_parts(
-    log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
+    most: str, column: str, log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many rows of them are in memory as of headers that are read."""
-    monkeypatch.setattr(piece_reader, "_MOST_ROWS", 20 * EACH)
+    monkeypatch.setattr(piece_reader, most, 20 * EACH)
     for _ in range(2):
-        found = list(scan(log).batches(["offset"]))
-        assert offsets(found) == list(range(N))
+        found = list(scan(log).batches([column]))
+        assert column != "offset" or offsets(found) == list(range(N))
+        assert sum(batch.num_rows for batch in found) == N
         assert max(batch.num_rows for batch in found) <= 20 * EACH
         assert len(log.view.segments[0].dense) == 1

@@ -105,11 +105,12 @@ def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     behind little that is decompressed, or few rows.
     """
     if size := SIZES[request.param]:
-        for name in ("AT_A_TIME", "HEADERS_AT_A_TIME"):
+        for name in ("AT_A_TIME", "HEADERS_AT_A_TIME", "COUNTED_AT_A_TIME"):
             monkeypatch.setattr(piece_reader, name, size)
         monkeypatch.setattr(piece_reader, "STEP", max(size // 4, 1))
         monkeypatch.setattr(piece_reader, "_MOST_PLAIN", max(size // 2, 1))
-        monkeypatch.setattr(piece_reader, "_MOST_ROWS", 30)
+        for name in ("_MOST_ROWS", "_MOST_COUNTED"):
+            monkeypatch.setattr(piece_reader, name, 30)
     return str(request.param)
 
 
