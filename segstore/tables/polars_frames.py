@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from functools import lru_cache
 from typing import cast
 
 import polars as pl
@@ -31,7 +32,7 @@ class TopicFrames:
 
     def schema(self) -> pl.Schema:
         """Return the columns and their types, without a read of records."""
-        return _frame(self._table.schema.empty_table()).schema
+        return _schema(self._table.schema)
 
     def frames(
         self,
@@ -81,6 +82,11 @@ def _first(batches: Iterable[object], n_rows: int | None) -> Iterator[pl.DataFra
         frame = _frame(batch).head(left)
         left -= frame.height
         yield frame
+
+
+@lru_cache(maxsize=8)
+def _schema(schema: pa.Schema) -> pl.Schema:
+    return _frame(schema.empty_table()).schema
 
 
 def _frame(data: object) -> pl.DataFrame:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BY_HEADERS = frozenset({"topic", "partition", "offset", "timestamp_type"})
 """The columns that headers of batches tell."""
 _CONSTANT = frozenset({"topic", "partition"})
-AT_A_TIME, HEADERS_AT_A_TIME, COUNTED_AT_A_TIME = 4 << 20, 64 << 20, 256 << 20
+AT_A_TIME, HEADERS_AT_A_TIME, COUNTED_AT_A_TIME = 8 << 20, 64 << 20, 256 << 20
 """Bytes of a piece: a step of Python's is a small part of what C does with them. Of records that are only
 counted, headers are read and nothing is kept.
 """
@@ -54,7 +54,7 @@ _windows: list[Any] = []
 """Memory for these: a call takes a piece, and gives it back at its end."""
 _LEAST_READ = 4096
 """Behind the bytes that an index tells of: there is a batch, or some small ones."""
-_MOST_PLAIN = 16 * AT_A_TIME
+_MOST_PLAIN = 64 << 20
 """Decompressed bytes after which a piece ends early."""
 _MOST_ROWS, _MOST_COUNTED = 1 << 20, 1 << 22
 _SMALL_BATCH = 1 << 10

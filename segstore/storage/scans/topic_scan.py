@@ -120,7 +120,7 @@ class TopicScan:
         default the scan's own, in order of partition and offset. `finish` is called with each batch, by any
         thread, and returns what is yielded in its place.
 
-        A few threads work on pieces of 4 MiB of the logs, but for a scan of less: at most eight pieces are in
+        A few threads work on pieces of 8 MiB of the logs, but for a scan of less: at most eight pieces are in
         memory, and what the caller keeps; compressed pieces may have 64 MiB, and one batch more. If only
         topic, partition, offset and timestamp_type are asked for, no more than headers of batches are read,
         but of batches with gaps, and of messages of magic 0 and 1.

@@ -359,15 +359,16 @@ def test_no_memory_is_taken_for_a_count_that_a_compressed_batch_claims(
     assert max(made, default=0) <= N
 
 
-@pytest.mark.parametrize(("most", "column"), [("_MOST_ROWS", "offset"), ("_MOST_COUNTED", "partition")])
+@pytest.mark.parametrize(("column", "factor"), [("offset", 1), ("partition", 2)])
 def test_ranges_that_are_remembered_are_given_in_parts(
-    most: str, column: str, log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
+    column: str, factor: int, log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many rows of them are in memory as of headers that are read."""
-    monkeypatch.setattr(piece_reader, most, 20 * EACH)
-    for _ in range(2):
+    monkeypatch.setattr(piece_reader, "_MOST_ROWS", 20 * EACH)
+    monkeypatch.setattr(piece_reader, "_MOST_COUNTED", 40 * EACH)
+    for most in (20 * EACH, factor * 20 * EACH):
         found = list(scan(log).batches([column]))
         assert column != "offset" or offsets(found) == list(range(N))
         assert sum(batch.num_rows for batch in found) == N
-        assert max(batch.num_rows for batch in found) <= 20 * EACH
+        assert max(batch.num_rows for batch in found) == most
         assert len(log.view.segments[0].dense) == 1
