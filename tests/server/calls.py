@@ -103,12 +103,16 @@ class FakeChannel:
     muted_ms: int = 0
     repeat: Any = None
     farewells: list[Callable[[], object]] = field(default_factory=list)
+    counted: list[tuple[Api, int]] = field(default_factory=list)
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
         raise AssertionError("a handler answers by its request")
 
-    def give(self, out: bytearray, slices: Any) -> None:
+    def give(self, out: bytearray, slices: Any, sent: int = 0) -> None:
         raise AssertionError("only a repeat gives bytes")
+
+    def count_error(self, api: Api, code: int) -> None:
+        self.counted.append((api, code))
 
     def mute(self, milliseconds: int) -> None:
         self.muted_ms = milliseconds

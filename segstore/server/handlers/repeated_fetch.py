@@ -49,6 +49,7 @@ class RepeatedFetch:
 
     def __init__(self, request: Request, wanted: Wanted, log: PartitionLog, target: Target) -> None:
         self._request, self._asked, self._log, self._target = request, wanted, log, target
+        self.api = request.api
         assert request.frame is not None
         self._first, self._at = bytes(request.frame), 0
         self._kind = self._first[: CORRELATION_ID.start]

@@ -239,10 +239,13 @@ METRICS = (
 
 
 class Sample(NamedTuple):
-    """One value of a metric, and the values of its labels."""
+    """One value of a metric, and the values of its labels. Those of a histogram have a `suffix`: "_bucket",
+    with the label "le" behind the others, "_count" and "_sum", without.
+    """
 
     labels: tuple[str, ...]
     value: float
+    suffix: str = ""
 
 
 Family = tuple[Metric, tuple[str, ...], list[Sample]]
