@@ -10,24 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from segstore.protocol.error_codes import Code
 from segstore.storage.store.stats import Family, Metric, Sample
 
 from .apis import Api
-from .network.request_metrics import BOUNDS, ApiMetrics, RequestMetrics
-
-
-class Counted(NamedTuple):
-    """One listener: its counts, how many connections are open now, and the age of its loop's turn in
-    seconds.
-    """
-
-    metrics: RequestMetrics
-    connections: int
-    loop_age: float
-
+from .network.request_metrics import BOUNDS, ApiMetrics, Counted
 
 _OF_APIS: tuple[tuple[Metric, Callable[[ApiMetrics], float]], ...] = (
     (

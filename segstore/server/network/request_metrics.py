@@ -84,6 +84,16 @@ class RequestMetrics:
         self.made = self.refused = self.authenticated = self.failed = self.malformed = 0
 
 
+class Counted(NamedTuple):
+    """One listener: its counts, how many connections are open now, and the age of its loop's turn in
+    seconds.
+    """
+
+    metrics: RequestMetrics
+    connections: int
+    loop_age: float
+
+
 # --- where answers have error codes ----------------------------------------------------------------
 
 

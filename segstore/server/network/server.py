@@ -18,7 +18,6 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError, ListenError
 from segstore.logger import Logger
 from segstore.server.apis import Api
 from segstore.server.cluster_id import cluster_id_of
-from segstore.server.families import families
 from segstore.server.handlers import HANDLERS
 from segstore.server.lease import hold_lease, lease_error
 from segstore.server.node import Endpoint, Node
@@ -315,6 +314,8 @@ class Server(Closing):
         comes with its first request. Any thread may call it, also after the server's end; it waits for
         nothing.
         """
+        from segstore.server.families import families  # which most servers' processes never need
+
         return families([s.counted() for s in (self._service, *(each for _, _, each in self._others))])
 
     def close(self, timeout: float | None = None) -> None:

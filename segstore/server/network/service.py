@@ -13,11 +13,11 @@ from contextlib import suppress
 from segstore.errors import SegstoreError
 from segstore.files import forks
 from segstore.logger import Logger
-from segstore.server.families import Counted
 from segstore.storage.store.clients import Turn, Unwritten
 from segstore.threads import Background, Latch
 
 from .listener import Listener
+from .request_metrics import Counted
 from .shared import Shared
 
 log = Logger("segstore")
