@@ -24,11 +24,11 @@ _OF_APIS: tuple[tuple[Metric, Callable[[ApiMetrics], float]], ...] = (
     ),
     (
         Metric("RequestBytes", "segstore_request_bytes_total", "counter", "bytes of requests", "received"),
-        lambda row: row.received,
+        lambda row: row.counts.received,
     ),
     (
         Metric("ResponseBytes", "segstore_response_bytes_total", "counter", "bytes of their answers", "sent"),
-        lambda row: row.sent,
+        lambda row: row.counts.sent,
     ),
     (
         Metric(
@@ -38,7 +38,7 @@ _OF_APIS: tuple[tuple[Metric, Callable[[ApiMetrics], float]], ...] = (
             "seconds from when the server takes requests up until the socket has their answers",
             "seconds",
         ),
-        lambda row: row.seconds,
+        lambda row: row.counts.seconds,
     ),
 )
 """kafka.network:type=RequestMetrics,name=...,request=..."""
@@ -137,7 +137,7 @@ def _durations(api: Api, rows: Iterable[ApiMetrics]) -> list[Sample]:
     found = [
         Sample((api.message, bound), count, "_bucket") for bound, count in zip(bounds, counts, strict=True)
     ]
-    total = sum(row.seconds for row in rows)
+    total = sum(row.counts.seconds for row in rows)
     return [
         *found,
         Sample((api.message,), counts[-1], "_count"),

@@ -68,6 +68,16 @@ class Repeat(Protocol):
         """Receives a request, and answers it, where one call of C may do both; None where none does."""
 
 
+class Row(Protocol):
+    """Counts of the requests of one API."""
+
+    counts: Any
+    """A `seg_counts *` (exchange.h)."""
+
+    def add_error(self, code: int) -> None:
+        """Count an error code of a response that is not sent by `Channel.answer`."""
+
+
 class Channel(Protocol):
     """The connection that a request came by."""
 
@@ -98,8 +108,8 @@ class Channel(Protocol):
     def answered(self, size: int) -> None:
         """Note that the socket has the response to the request that is under way, of `size` bytes."""
 
-    def count_error(self, api: Api, code: int) -> None:
-        """Count an error code of a response that is not sent by `answer`."""
+    def row(self, api: Api) -> Row:
+        """Return where requests of an API are counted."""
 
     def mute(self, milliseconds: int) -> None:
         """Read no more requests until so long from now, nor before the present one is answered."""

@@ -136,7 +136,7 @@ def _final(answer: Any, request: Request) -> Any:
     channel.mute(answer.throttle_time_ms)
     codes = [each.error_code for topic in answer.responses for each in topic.partition_responses]
     for code in filter(None, codes):
-        channel.count_error(request.api, code)
+        channel.row(request.api).add_error(code)
     if any(codes):
         channel.close()
     return None

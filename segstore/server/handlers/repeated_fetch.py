@@ -112,7 +112,8 @@ class RepeatedFetch:
                 asked.partition,
                 self._target.terms.committed,
             )
-            self._exchange = Exchange(self._alike(self._answer))
+            counts = self._request.channel.row(self.api).counts
+            self._exchange = Exchange(self._alike(self._answer), counts)
         return self._answer.of(found, correlation_id)
 
     def _alike(self, answer: PartitionAnswer) -> Alike:

@@ -15,14 +15,13 @@ only.
 from __future__ import annotations
 
 import socket
-import time
-from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from errno import EAGAIN
 from typing import TYPE_CHECKING, Any
 
+from segstore._native import lib
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
@@ -34,7 +33,7 @@ from .frames import Frames
 from .handshake import Handshake
 from .loop import COME, GONE, IN, OUT, RDHUP
 from .outgoing import Outgoing, SealedOutgoing, taken
-from .request_metrics import BOUNDS, SIZE_FIELD
+from .request_metrics import SIZE_FIELD, ApiMetrics, errors_of
 from .shared import Shared
 from .timers import Timer
 
@@ -217,15 +216,10 @@ class Connection:
         begun = shared.loop.now
         if count > 0:
             self.active_at = begun
-        if told is ANSWERED:
-            row = shared.metrics.rows[api]  # as `_count` does, without a call
-            row.received += count
-            row.sent += sent
-            row.seconds += (seconds := time.monotonic() - begun)
-            row.times[bisect_left(BOUNDS, seconds)] += 1
+        if told is ANSWERED:  # and counted
             if not shared.is_ending:
                 return True
-        if told is not None:
+        elif told is not None:
             self._api, self._received, self._begun = api, count, begun
         if isinstance(told, Later):
             self.state = State.WORKING
@@ -342,7 +336,7 @@ class Connection:
             self._count(0)
             self.close()
             return
-        self._shared.metrics.rows[api].add_errors(api, version, body)
+        errors_of(api, version)(body, self._shared.metrics.rows[api].add_error)
         self.mute(getattr(body, "throttle_time_ms", 0))
         self.give(out, slices)
 
@@ -367,17 +361,13 @@ class Connection:
 
     def _count(self, sent: int) -> None:
         """Count the request that is under way, and its answer, which the socket has now."""
-        if self._api is None:
-            return
-        row, self._api = self._shared.metrics.rows[self._api], None
-        row.received += self._received
-        row.sent += sent
-        row.seconds += (seconds := time.monotonic() - self._begun)
-        row.times[bisect_left(BOUNDS, seconds)] += 1
+        api, self._api = self._api, None
+        if api is not None:
+            lib.seg_count(self._shared.metrics.rows[api].counts, self._received, sent, self._begun)
 
-    def count_error(self, api: Api, code: int) -> None:
+    def row(self, api: Api) -> ApiMetrics:
         """See `Channel`."""
-        self._shared.metrics.rows[api].add_error(code)
+        return self._shared.metrics.rows[api]
 
     def _lose(self, error: Exception) -> None:
         log.info("the connection of %s was closed: %s", self.peer, error)

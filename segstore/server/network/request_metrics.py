@@ -8,11 +8,11 @@ a row is made at the first request of its API.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 
-from segstore.protocol.codec import Struct
+from segstore._native import ffi
 from segstore.protocol.definitions import message
 from segstore.server.apis import Api
 
@@ -25,46 +25,24 @@ SIZE_FIELD = 4
 class ApiMetrics:
     """The requests of one API that were answered, or had no answer (acks=0). `received` and `sent` are bytes
     with the size of each message, without those of TLS; `seconds` is the sum of `times`, the number of
-    requests by bucket of BOUNDS; `errors` has the number of each error code but NONE.
+    requests by bucket of BOUNDS; `errors` has the number of each error code but NONE. C counts in `counts`.
     """
 
-    __slots__ = ("errors", "received", "seconds", "sent", "times")
+    __slots__ = ("counts", "errors")
 
     def __init__(self) -> None:
-        self.received = self.sent = 0
-        self.seconds = 0.0
-        self.times = [0] * (len(BOUNDS) + 1)
+        self.counts = ffi.new("seg_counts *")
+        self.counts.bounds = BOUNDS
         self.errors: dict[int, int] = {}
 
-    def add_error(self, code: int, times: int = 1) -> None:
+    @property
+    def times(self) -> list[int]:
+        """Return the number of requests by bucket."""
+        return list(self.counts.times)
+
+    def add_error(self, code: int) -> None:
         """Count an error code of an answer."""
-        self.errors[code] = self.errors.get(code, 0) + times
-
-    def add_errors(self, api: Api, version: int, body: Any) -> None:
-        """Count the error codes in the body of an answer, but those of arrays that were encoded before."""
-        if (places := _places(api, version)) is not None:
-            self._look(places, body)
-
-    def _look(self, places: _Places, body: Any) -> None:
-        for get in places.codes:
-            if code := get(body):
-                self.add_error(code)
-        for name, inner in places.inner:
-            found = getattr(body, name)
-            if isinstance(found, list):
-                self._look_through(inner, found)
-            elif isinstance(found, Struct):
-                self._look(inner, found)
-
-    def _look_through(self, places: _Places, rows: list[Any]) -> None:
-        if places.inner:
-            for each in rows:
-                self._look(places, each)
-            return
-        for get in places.codes:
-            for code in map(get, rows):
-                if code:
-                    self.add_error(code)
+        self.errors[code] = self.errors.get(code, 0) + 1
 
 
 class _Rows(dict[Api, ApiMetrics]):
@@ -97,26 +75,30 @@ class Counted(NamedTuple):
 # --- where answers have error codes ----------------------------------------------------------------
 
 
-class _Places(NamedTuple):
-    """The error codes of a structure, and its fields with structures that have some."""
-
-    codes: tuple[Any, ...]
-    inner: tuple[tuple[str, _Places], ...]
-
-
 @cache
-def _places(api: Api, version: int) -> _Places | None:
-    """Return where a response has error codes; None if it has none."""
-    return _places_in(f"{api.message}Response", f"{api.message}Response", version)
+def errors_of(api: Api, version: int) -> Callable[[Any, Callable[[int], object]], None]:
+    """Return what calls its second argument with each error code of a response's body but NONE. Arrays that
+    were encoded before are left out: those of the partitions of Metadata.
+    """
+    name = f"{api.message}Response"
+    lines = ["def errors(v0, add):", *_lines(name, name, version, 0), "    return None"]
+    space: dict[str, Any] = {}
+    exec("\n".join(lines), space)
+    return space["errors"]  # type: ignore[no-any-return]
 
 
-def _places_in(name: str, kind: str, version: int) -> _Places | None:
-    codes, inner = [], []
+def _lines(name: str, kind: str, version: int, depth: int) -> list[str]:
+    """Return Python that looks at a structure, which is in the variable `v<depth>`."""
+    found, indent, each = [], "    " * (1 + 2 * depth), f"v{depth}"
     for field in message(name).structs[kind]:
         if version not in field.versions:
             continue
-        if field.is_struct and (found := _places_in(name, field.kind, version)) is not None:
-            inner.append((field.name, found))
+        value = f"{each}.{field.name}"
+        if field.is_struct and (inner := _lines(name, field.kind, version, depth + 1)):
+            rows = value if field.is_array else f"[{value}]"
+            is_there = f"isinstance({value}, (list, tuple))" if field.is_array else value
+            found.append(f"{indent}if {is_there}:")
+            found += [f"{indent}    for v{depth + 1} in {rows}:", *inner]
         elif field.name.endswith("error_code") and not field.is_array:
-            codes.append(attrgetter(field.name))
-    return _Places(tuple(codes), tuple(inner)) if codes or inner else None
+            found.append(f"{indent}if {value}: add({value})")
+    return found
