@@ -40,8 +40,8 @@ MOST = 1.02
 WARM = 200
 RATE, REQUESTS, TURNS, SERVERS = 2_000, 50, 100, 7
 COUNTING = re.compile(
-    r"self\._api, self\._received.*|self\._received, self\._begun.*|self\._begun = .*|self\._api = api|"
-    r"self\._count\(\w+\)|size = SIZE_FIELD.*|errors_of\(.*"
+    r"self\._row, self\._received.*|self\._received, self\._begun.*|self\._begun = .*|self\._row = row = .*|"
+    r"self\._count\(\w+\)|size = SIZE_FIELD.*|errors_of\(.*|lib\.seg_count\(.*"
 )
 """Lines of `Connection` that count requests."""
 LINES = 12

@@ -61,7 +61,7 @@ class Talk:
 
     def counted(self) -> int:
         """How many requests like these were counted."""
-        return sum(self.connection.row(self.connection.repeat.api).times)
+        return sum(self.connection.repeat.row.times)
 
     def fill(self) -> bytes:
         """Let `mine` take no more."""
