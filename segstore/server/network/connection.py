@@ -15,6 +15,7 @@ only.
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 REQUESTS_A_TURN = 64
+_SIZE = struct.Struct(">i")
+_count = lib.seg_count
 
 
 class State(Enum):
@@ -343,7 +346,7 @@ class Connection:
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
         """See `Channel`."""
         self.state = State.WRITING
-        size = SIZE_FIELD + int.from_bytes(out[:SIZE_FIELD], "big") if slices else sent + len(out)
+        size = SIZE_FIELD + _SIZE.unpack_from(out)[0] if slices else sent + len(out)
         try:
             count = self._outgoing.give(self._sock, out, slices)
         except (OSError, EOFError) as error:
@@ -351,7 +354,7 @@ class Connection:
             self._lose(error)
             return
         if self._row is not None:  # as `_count`, without a call
-            lib.seg_count(self._row.counts, self._received, size, self._begun)
+            _count(self._row.counts, self._received, size, self._begun)
             self._row = None
         self._sent(count)
 
@@ -364,7 +367,7 @@ class Connection:
     def _count(self, sent: int) -> None:
         """Count the request that is under way, and its answer, which the socket has now."""
         if self._row is not None:
-            lib.seg_count(self._row.counts, self._received, sent, self._begun)
+            _count(self._row.counts, self._received, sent, self._begun)
             self._row = None
 
     def row(self, api: Api) -> ApiMetrics:
