@@ -10,18 +10,16 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from segstore.errors import InvalidArgumentError, InvalidTypeError, MissingPackageError, Needing
+from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing
 from segstore.storage.meta.topics import check_there
 from segstore.storage.store.store import Store
+from segstore.tables.package_versions import check_version, release
 from segstore.tables.source import opened
 
 if TYPE_CHECKING:
     import duckdb
 
     from segstore.tables.topic_dataset import TopicDataset
-
-OLDEST = "1.4.2"
-"""The oldest version of DuckDB that is tested."""
 
 
 def attach(
@@ -57,7 +55,7 @@ def attach(
         import duckdb
     with Needing("pyarrow", "segstore.duckdb.attach"):
         import pyarrow  # noqa: F401
-    _check_version(duckdb.__version__)
+    check_version("segstore.duckdb.attach", "duckdb", duckdb.__version__)
     given: object = connection
     if given is not duckdb and not isinstance(given, duckdb.DuckDBPyConnection):
         raise InvalidTypeError(f"connection={connection!r}: must be a connection of DuckDB")
@@ -65,7 +63,7 @@ def attach(
     _check_names(connection, views)
     terms = {"isolation_level": isolation_level, "check_crcs": check_crcs}
     decoded = _by_topic(values, views.values())
-    in_ms = _release(duckdb.__version__) >= (2,)
+    in_ms = release(duckdb.__version__) >= (2,)
     with opened(store_or_path) as store:
         found = {
             view: _dataset(store, store_or_path, topic, decoded.get(topic), in_ms, terms)
@@ -74,20 +72,6 @@ def attach(
     for view, each in found.items():
         connection.register(view, each)
     return list(found)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, without those of a build: 1.5.0 of "1.5.0.dev3"."""
-    return tuple(int(each) for each in version.split(".")[:3] if each.isdecimal())
-
-
-def _check_version(version: str) -> None:
-    if _release(version) < _release(OLDEST):
-        raise MissingPackageError(
-            f"segstore.duckdb.attach needs duckdb {OLDEST} or newer, and {version} is installed:"
-            " pip install --upgrade duckdb",
-            name="duckdb",
-        )
 
 
 def _views(

@@ -420,7 +420,7 @@ def test_a_duckdb_that_is_too_old(
     place: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duckdb, "__version__", "1.3.2")
-    with pytest.raises(segstore.MissingPackageError, match=r"duckdb 1\.4\.2 or newer, and 1\.3\.2 is"):
+    with pytest.raises(segstore.MissingPackageError, match=r"duckdb 1\.4\.2 or later, and 1\.3\.2 is"):
         segstore.duckdb.attach(connection, place)
 
 
