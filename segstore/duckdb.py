@@ -147,12 +147,12 @@ def _dataset(
     terms: Mapping[str, Any],
 ) -> TopicDataset:
     """Return the dataset of a topic of a store that is open for this; each scan opens `store_or_path`."""
-    from segstore.tables.microseconds import MicrosecondTable
-    from segstore.tables.table import Table, table_of
+    from segstore.tables.duckdb_table import DuckDBTable
+    from segstore.tables.table import table_of
     from segstore.tables.topic_dataset import TopicDataset
 
-    def made(table: Table) -> Table:
-        return table if in_ms else MicrosecondTable(table)
+    def made() -> DuckDBTable:
+        return DuckDBTable(table_of(store_or_path, topic, **of_values, **terms), in_ms)
 
     of_values = _keywords(values)
     try:
@@ -160,4 +160,4 @@ def _dataset(
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"topic {topic!r}: {error}") from error
     first.source.place = store_or_path
-    return TopicDataset(made(first), lambda: made(table_of(store_or_path, topic, **of_values, **terms)))
+    return TopicDataset(DuckDBTable(first, in_ms), made)
