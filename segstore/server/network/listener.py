@@ -110,7 +110,7 @@ class Listener:
     """
 
     def __init__(self, sockets: list[socket.socket], shared: Shared) -> None:
-        self._sockets, self._loop = sockets, shared.loop
+        self._sockets, self._loop, self._metrics = sockets, shared.loop, shared.metrics
         self.connections = Connections(shared, self._freed)
         self._rate = shared.node.config.max_connection_creation_rate
         self._second, self._taken = 0.0, 0
@@ -137,6 +137,7 @@ class Listener:
                 log.error(
                     "a connection of %s was turned away: the rest of RLIMIT_NOFILE is the store's", address[0]
                 )
+                self._metrics.refused += 1
                 taken.close()
                 self._wait(_PAUSE)
                 return
@@ -155,6 +156,7 @@ class Listener:
     def _take(self, sock: socket.socket, peer: str) -> None:
         if not self.connections.allows(peer):
             log.info("a connection of %s was turned away: max_connections_per_ip are open", peer)
+            self._metrics.refused += 1
             sock.close()
             return
         try:
@@ -162,6 +164,7 @@ class Listener:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.connections.add(sock, peer)
+            self._metrics.made += 1
         except OSError as error:
             log.info("a connection of %s was lost: %s", peer, error)
             sock.close()

@@ -27,12 +27,14 @@ from segstore.server.security.authorizer import authorizer_of
 from segstore.server.settings import ServerConfig
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS
 from segstore.storage.store.lease import Lease
+from segstore.storage.store.stats import Family
 from segstore.storage.store.store import Store
 from segstore.threads import apart
 
 from .listener import Listener, listen
 from .loop import Loop
 from .memory import RequestMemory, Scratch
+from .request_metrics import RequestMetrics
 from .service import CLOSE_TIMEOUT, Service
 from .shared import Shared
 
@@ -157,18 +159,19 @@ def _go_on_with_groups(store: Store) -> None:
 
 def _places(
     config: ServerConfig, host: str, port: int, told: Endpoint | None
-) -> list[tuple[ServerConfig, str, int, Endpoint | None]]:
-    """Return the settings of each listener, its host and port, and what its clients are told. Raises
-    InvalidArgumentError.
+) -> list[tuple[str, ServerConfig, str, int, Endpoint | None]]:
+    """Return the name of each listener, its settings, its host and port, and what its clients are told.
+    Raises InvalidArgumentError.
     """
     if not config.specs:
-        return [(config, host, port, told)]
+        return [(config.security_protocol, config, host, port, told)]
     if (host, port, told) != (HOST, PORT, None):
         raise InvalidArgumentError(
             f"listeners={config.listeners!r}: host, port and advertised are said by each listener"
         )
     return [
         (
+            spec.name,
             config.of_listener(spec),
             spec.host,
             spec.port,
@@ -180,6 +183,7 @@ def _places(
 
 def _service(
     store: Store,
+    name: str,
     config: ServerConfig,
     host: str,
     port: int,
@@ -202,7 +206,7 @@ def _service(
         raise ListenError(error.errno, error.strerror, f"{host}:{bound.port}") from error
     node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), authorizer)
     memory = RequestMemory(config.queued_max_request_bytes)
-    common = Shared(node, loop, handlers, Scratch(), memory, tls, sasl)
+    common = Shared(node, loop, handlers, Scratch(), memory, tls, sasl, metrics=RequestMetrics(name))
     service = Service(common, Listener(sockets, common), _url(node))
     service.start()
     try:
@@ -296,6 +300,23 @@ class Server(Closing):
         for node in (self._node, *(node for node, _, _ in self._others)):
             total.update(node.metrics())
         return dict(total)
+
+    def families(self) -> list[Family]:
+        """Return what the server has counted since its start, in the form that Prometheus' clients take: each
+        family is a metric with its name, kind ("counter", "gauge", "histogram") and meaning, the names of its
+        labels, and samples, the values of labels and the number.
+
+        By `request`, such as "Produce", of all listeners together: requests that were answered, their bytes,
+        those of the answers, the time that these took in seconds, and error codes of answers by `error`. By
+        `listener`, its name in `listeners`, or the security protocol: connections that are open, were made
+        and were refused; authentications; malformed requests; and for how many seconds its loop has been busy
+        with one turn, 0.0 while it sleeps. Counts begin at 0 with the server, in whole; a sample of an API
+        comes with its first request. Any thread may call it, also after the server's end; it waits for
+        nothing.
+        """
+        from segstore.server.families import families  # which most servers' processes never need
+
+        return families([s.counted() for s in (self._service, *(each for _, _, each in self._others))])
 
     def close(self, timeout: float | None = None) -> None:
         """Take no more connections, answer the requests that have come, and end. A second call does nothing.

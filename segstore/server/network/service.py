@@ -17,6 +17,7 @@ from segstore.storage.store.clients import Turn, Unwritten
 from segstore.threads import Background, Latch
 
 from .listener import Listener
+from .request_metrics import Counted
 from .shared import Shared
 
 log = Logger("segstore")
@@ -73,6 +74,11 @@ class Service:
         """Tell the command line where to find this server; without that the server works all the same."""
         with suppress(SegstoreError, OSError):
             self._shared.node.store._announce(address)
+
+    def counted(self) -> Counted:
+        """Return what the listener has counted; in any thread, and without a wait for the loop."""
+        shared = self._shared
+        return Counted(shared.metrics, len(self._listener.connections), shared.loop.age)
 
     # --- the end --------------------------------------------------------------------------
 

@@ -115,6 +115,11 @@ class SaslSession:
         self.state = State.TOKENS
         return Code.NONE
 
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the client could not authenticate."""
+        return self.state is State.FAILED
+
     def abandon(self) -> None:
         """Tell nobody of the client any more: its connection is closed."""
         self._entered = _nobody
