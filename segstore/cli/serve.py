@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 import click
@@ -17,7 +17,7 @@ import click
 import segstore
 from segstore.choices import HOST, PORT
 from segstore.cli.options import no_bootstrap, settings_option, store_given
-from segstore.cli.signals import stopped_by_signals
+from segstore.cli.signals import hangups, stopped_by_signals
 from segstore.errors import ListenError, SegstoreError
 from segstore.logger import Logger
 
@@ -39,8 +39,7 @@ _ADVICE = {
     metavar="FILE",
     type=click.Path(dir_okay=False),
     help="A properties file with settings, as Kafka's server.properties; what the command line says counts"
-    " more. `segstore config check FILE` judges it. At SIGHUP certificates, users, the allow list and super"
-    " users are read again.",
+    " more. `segstore config check FILE` judges it.",
 )
 @click.option(
     "--listen",
@@ -126,9 +125,11 @@ def serve(
 
     The store is made where there is none yet. At Ctrl-C or SIGTERM the requests that have come are answered,
     and the store is closed, which a line on standard error says; a second Ctrl-C does not wait for answers.
-    The exit status is 0 after SIGTERM.
+    The exit status is 0 after SIGTERM. At SIGHUP certificates, users, the allow list and super users are read
+    again, from the files that --config and other options name; connections go on.
     """
     from segstore.cli.places.properties import client_settings
+    from segstore.cli.reloading import Reloading
     from segstore.cli.server_plan import ServerOptions, plan
     from segstore.cli.setting_names import names_of_the_command
 
@@ -142,7 +143,8 @@ def serve(
     }
     settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
     settings |= {name: value for name, value in options.items() if value is not None}
-    made = plan(ServerOptions(path, listen, advertise, settings, config))
+    asked = ServerOptions(path, listen, advertise, settings, config)
+    made = plan(asked)
     of_client = (
         None
         if old_primary_config is None
@@ -151,7 +153,12 @@ def serve(
     path = made.path
     if made.ignored:
         log.info("%s: %s have no effect here", config, ", ".join(made.ignored))
-    with stopped_by_signals(), _none_made_in_vain(path), _opened(path, made.of_store, shared) as store:
+    with (
+        hangups() as came,
+        stopped_by_signals(),
+        _none_made_in_vain(path),
+        _opened(path, made.of_store, shared) as store,
+    ):
         try:
             with names_of_the_command(made.of_server):
                 server = segstore.serve(store, **made.place, old_primary=of_client, **made.of_server)
@@ -159,7 +166,7 @@ def serve(
             raise _with_advice(error) from None
         with server:
             click.echo(_told(server, path))
-            _wait_for_signal()
+            _wait_for_signal(came, Reloading(server, asked, made).reload)
 
 
 @contextmanager
@@ -197,12 +204,14 @@ def _none_made_in_vain(path: str) -> Iterator[None]:
         raise
 
 
-def _wait_for_signal() -> NoReturn:
-    """Wait until the handler of a signal raises. The system may give a signal to another thread; CPython
-    calls its handler in this one, but does not wake it: so it looks each second.
+def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoReturn:
+    """Wait until the handler of a signal raises; reload whenever SIGHUP came. The system may give a signal to
+    another thread; CPython calls its handler in this one, but does not wake it: so it looks each second.
     """
     while True:
-        time.sleep(1)
+        with suppress(Empty):
+            came.get(timeout=1)
+            reload()
 
 
 def _with_advice(error: ListenError) -> ListenError:
