@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from segstore.cli.app import one_line
 from segstore.cli.server_plan import ServerOptions, ServerPlan, plan
 from segstore.cli.setting_names import names_of_the_command
 from segstore.errors import SegstoreError
@@ -37,7 +38,7 @@ class Reloading:
             with names_of_the_command(new.of_server):
                 self._server.reload(**taken)
         except (SegstoreError, OSError, click.UsageError) as error:
-            log.error("nothing was changed by SIGHUP: %s", " ".join(str(error).split()))
+            log.error("nothing was changed by SIGHUP: %s", one_line(error))
             return
         held = {name: value for name, value in self._held.of_server.items() if name not in taken}
         held |= {name: value for name, value in taken.items() if value is not None}
