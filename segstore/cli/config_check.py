@@ -82,8 +82,8 @@ def summary(file: ConfigFile) -> Iterator[str]:
     config = ServerConfig.parse(of_server)
     yield f"{file.path} is right"
     yield f"store: {file.directory or 'the one of --store, or of SEGSTORE_PATH'}"
-    for where, each in zip(_places(config), _configs(config), strict=True):
-        yield f"listens for {where}: {_secured(each)}"
+    for place, each in zip(_places(config), _configs(config), strict=True):
+        yield from (*place, f"  {_secured(each)}")
     yield f"may do everything: {_almighty(config)}"
     if config.allow is not None:
         yield f"allow list: {counted(len(config.allow), 'rule')}"
@@ -91,25 +91,28 @@ def summary(file: ConfigFile) -> Iterator[str]:
         yield f"no effect: {ignored.name} (line {ignored.line}): {ignored.reason}"
 
 
-def _places(config: ServerConfig) -> list[str]:
-    told = [
-        f"{spec.name}://{spec.host}:{spec.port}"
-        + (f", clients are told {spec.advertised}" * bool(spec.advertised))
+def _places(config: ServerConfig) -> list[list[str]]:
+    """Return the lines of each listener about its address."""
+    if not config.specs:
+        return [[f"listens for {config.security_protocol}://{HOST}:{PORT}"]]
+    return [
+        [
+            f"listens for {spec.name}://{spec.host}:{spec.port}",
+            *([f"  clients are told {spec.advertised}"] if spec.advertised else []),
+        ]
         for spec in config.specs
     ]
-    return told or [f"{config.security_protocol}://{HOST}:{PORT}"]
 
 
 def _secured(config: ServerConfig) -> str:
     """Return how a listener is secured, without any secret."""
     words = ["encrypted" if config.uses_tls else "not encrypted"]
     if config.uses_tls and config.ssl_client_auth != "none":
-        words.append(f"certificates of clients {config.ssl_client_auth}")
+        words.append(f"certificates of clients are {config.ssl_client_auth}")
     if config.uses_sasl:
-        words.append(
-            f"SASL {config.sasl_enabled_mechanisms}, {counted(len(users_of(config.sasl_users)), 'user')}"
-        )
-    return ", ".join(words)
+        mechanisms = config.sasl_enabled_mechanisms.replace(",", ", ")
+        words += [f"SASL by {mechanisms}", counted(len(users_of(config.sasl_users)), "user")]
+    return "; ".join(words)
 
 
 def _almighty(config: ServerConfig) -> str:

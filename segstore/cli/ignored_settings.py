@@ -5,7 +5,7 @@ Nothing on disk. Threads: any; immutable.
 
 from __future__ import annotations
 
-_ONE_BROKER = "the server is one broker, with the id 1, and its own controller"
+_ONE_BROKER = "the server is one broker, with the id 1"
 _ONE_COPY = "internal topics have the replicas of the store"
 _THREADS = "each listener has one thread, and a few workers"
 _KERNEL = "the kernel decides how large these buffers are"

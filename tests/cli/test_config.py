@@ -302,12 +302,14 @@ allow=User:alice: read topic *
     assert ok("config", "check", path).stdout.splitlines() == [
         f"{path} is right",
         f"store: {tmp_path}/data",
-        "listens for PLAINTEXT://127.0.0.1:0: not encrypted",
-        "listens for OUT://0.0.0.0:9093, clients are told log.example:9093: encrypted,"
-        " SASL PLAIN,SCRAM-SHA-256,SCRAM-SHA-512, 1 user",
+        "listens for PLAINTEXT://127.0.0.1:0",
+        "  not encrypted",
+        "listens for OUT://0.0.0.0:9093",
+        "  clients are told log.example:9093",
+        "  encrypted; SASL by PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; 1 user",
         "may do everything: User:root",
         "allow list: 1 rule",
-        "no effect: broker.id (line 1): the server is one broker, with the id 1, and its own controller",
+        "no effect: broker.id (line 1): the server is one broker, with the id 1",
     ]
     assert sorted(tmp_path.iterdir()) == before
 
