@@ -125,18 +125,22 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
     except click.BadParameter as error:
         raise ConfigError(error.message) from None
     if setting.startswith(OWN_PREFIX):  # `ServerConfig` judges these: it knows the listeners
-        return _settled(file, value) if setting.endswith(_PATHS) else value
+        return _settled(file, setting, value) if setting.endswith(_PATHS) else value
     known = _options()
     if setting not in known:
         names = [each.replace("_", ".") for each in known]
         raise unknown(name, [*names, *_DIRECTORIES, *IGNORED])
     for option in known[setting]:
         judge(name, option, value)
-    return _settled(file, value) if setting in _PATHS else value
+    return _settled(file, setting, value) if setting in _PATHS else value
 
 
-def _settled(file: ConfigFile, path: str) -> str:
-    return os.path.join(os.path.dirname(os.path.abspath(file.path)), path)
+def _settled(file: ConfigFile, name: str, path: str) -> str:
+    """Return an absolute path. Raises ConfigError for users in place of the path of their file."""
+    found = os.path.join(os.path.dirname(os.path.abspath(file.path)), path)
+    if name.endswith(_USERS) and ":" in path and not os.path.exists(found):
+        raise ConfigError("sasl.users is the path of a file of users, and no user with a password")
+    return found
 
 
 def _directory(file: ConfigFile, name: str, value: str) -> str:
@@ -147,7 +151,7 @@ def _directory(file: ConfigFile, name: str, value: str) -> str:
         )
     if file.directory is not None:
         raise ConfigError(f"{name}: {' and '.join(_DIRECTORIES)} are both given: one is allowed")
-    return _settled(file, directories[0])
+    return _settled(file, name, directories[0])
 
 
 def _add_rules(file: ConfigFile, line: int, value: str) -> None:

@@ -185,7 +185,8 @@ def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[s
             yield store
     except KeyboardInterrupt:
         if store._context.closed:  # a later signal may have interrupted the close
-            click.echo(f"{path} is closed", err=True)
+            with suppress(OSError):  # of a terminal that was closed
+                click.echo(f"{path} is closed", err=True)
         raise
 
 

@@ -211,6 +211,7 @@ log.dirs=/a,/b
 sasl.jaas.config={LOGIN} required username="{SECRET}";
 group.consumer.assignors=\\
   sticky
+sasl.users=alice:{SECRET}
 """
 TOLD = {
     1: "no setting 'broker.idd'; did you mean broker.id?",
@@ -229,6 +230,7 @@ TOLD = {
     17: "log.dirs='/a,/b': must be one directory",
     18: "sasl.jaas.config must have users",
     19: "group.consumer.assignors='sticky': must be one or more, by commas, of uniform, range",
+    21: "sasl.users is the path of a file of users, and no user with a password",
 }
 
 
@@ -312,6 +314,29 @@ allow=User:alice: read topic *
         "no effect: broker.id (line 1): the server is one broker, with the id 1",
     ]
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_keys_may_stand_in_the_file(tmp_path: Path) -> None:
+    pem = certificates(tmp_path).server.read_text()
+    key, _, chain = pem.partition("-----BEGIN CERTIFICATE-----")
+    texts = {"key": key, "certificate.chain": f"-----BEGIN CERTIFICATE-----{chain}"}
+    lines = [f"ssl.keystore.{name}=" + "\\n\\\n".join(text.splitlines()) for name, text in texts.items()]
+    path = written(tmp_path, "\n".join(["security.protocol=SSL", *lines]))
+    assert "  encrypted" in ok("config", "check", path).stdout.splitlines()
+    broken = written(tmp_path, path.read_text().replace("BEGIN CERT", "BEGIN THE CERT"))
+    result = run("config", "check", broken)
+    assert result.exit_code == 2
+    assert "ssl.keystore.certificate.chain: no certificate with its private key" in result.stderr
+    assert key.splitlines()[1] not in result.stderr
+
+
+def test_settings_of_a_listener_may_be_set(tmp_path: Path) -> None:
+    given = {
+        "listeners": "OUT://127.0.0.1:0",
+        "listener_security_protocol_map": "OUT:SASL_PLAINTEXT",
+        "listener_name_out_connections_max_reauth_ms": "5",
+    }
+    assert plan(options(None, settings=given)).of_server == given
 
 
 def test_the_command_is_a_program(tmp_path: Path) -> None:

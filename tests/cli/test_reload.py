@@ -4,10 +4,13 @@ changes nothing and is a line of the log.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import signal
 import ssl
 import subprocess
+import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,8 +44,7 @@ class Served:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.program.stderr is not None
-        for line in self.program.stderr:
+        for line in self.program.stderr or ():
             self.lines.append(line.decode().rstrip("\n"))
 
     def hang_up(self) -> None:
@@ -117,6 +119,28 @@ def test_it_reloads_under_nohup_too(tmp_path: Path) -> None:
         server.rewrite(PLACES + users(bob="two"))
         until(lambda: server.may_enter("bob", "two"))
         server.end()
+
+
+def test_it_outlives_its_terminal(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("alice:one\n")
+    ours, theirs = os.openpty()
+    held = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    held |= {"preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}  # SIGHUP comes when it is closed
+    place = ("--listen", "SASL_PLAINTEXT://127.0.0.1:0", "--sasl-users", tmp_path / "users")
+    with start_program("serve", "-s", tmp_path / "store", *place, **held) as program:
+        try:
+            os.close(theirs)
+            found = re.search(rb"listens on 127\.0\.0\.1:([0-9]+)\r\n", os.read(ours, 4096))
+            assert found is not None
+            server = Served(program, tmp_path / "users", int(found[1]))
+            server.path.write_text("bob:two\n")
+            os.close(ours)
+            until(lambda: server.may_enter("bob", "two"))
+            server.end()
+        finally:
+            program.kill()
+    with segstore.open(tmp_path / "store") as store:
+        assert store.recovered == ()
 
 
 WRONG: dict[str, tuple[str, str]] = {
