@@ -40,9 +40,7 @@ class Reloading:
         except (SegstoreError, OSError, click.UsageError) as error:
             log.error("nothing was changed by SIGHUP: %s", one_line(error))
             return
-        held = {name: value for name, value in self._held.of_server.items() if name not in taken}
-        held |= {name: value for name, value in taken.items() if value is not None}
-        self._held = self._held._replace(of_server=held)
+        self._held = self._held._replace(of_server={**self._held.of_server, **taken})
         log.info("certificates, users, the allow list and super users were read again")
         fixed = self._fixed(new)
         if fixed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import ssl
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from segstore.server.apis import Api
 from segstore.server.handlers.fetch import Fetches
 from segstore.server.handlers.repeated_produce import RepeatedProduce
 from segstore.server.security import sasl
+from segstore.server.settings import ServerConfig
 
 _Produce, _Fetch = structs("ProduceRequest"), structs("FetchRequest")
 SASL: dict[str, Any] = {
@@ -243,6 +245,44 @@ def test_after_an_error_all_is_as_before(store: segstore.Store, tmp_path: Path, 
         assert (may_enter(server, "alice", "one"), may_enter(server, "carol", "three")) == (True, False)
         server.reload()
         assert server.node.config == before
+
+
+DRAWN: dict[str, tuple[Any, ...]] = {
+    "allow": ([MAY_ALL], [MAY_READ], [], None),
+    "super_users": ("User:a", "User:b", None),
+    "sasl_users": ({"alice": "one"}, {"bob": "two"}, {}, None),
+    "sasl_enabled_mechanisms": ("PLAIN", "SCRAM-SHA-256,PLAIN", None),
+    "connections_max_reauth_ms": (5000, 600_000, None),
+    "listener_name_in_sasl_users": ({"carol": "three"}, None),
+    "listener_name_in_connections_max_reauth_ms": (7000, None),
+    "listener_name_out_sasl_enabled_mechanisms": ("PLAIN", None),
+}
+
+
+def test_it_becomes_what_a_new_server_would_be(store: segstore.Store) -> None:
+    seed = int(os.environ.get("SEGSTORE_SEED", "0")) or random.randrange(1 << 30)
+    draw = random.Random(seed)
+    held: dict[str, Any] = {
+        "listeners": "IN://127.0.0.1:0,OUT://127.0.0.1:0",
+        "listener_security_protocol_map": "IN:SASL_PLAINTEXT,OUT:SASL_PLAINTEXT",
+        "allow": [],
+    }
+    with segstore.serve(store, **held) as server:
+        for _ in range(60):
+            given = {name: draw.choice(values) for name, values in DRAWN.items() if draw.random() < 0.3}
+            merged = {name: value for name, value in {**held, **given}.items() if value is not None}
+            if "allow" in merged or "super_users" in merged:
+                server.reload(**given)
+                held = merged
+            else:
+                with pytest.raises(ConfigError, match="nor both be taken away"):
+                    server.reload(**given)
+            wanted = ServerConfig.parse(held)
+            nodes = [server.node, *(node for node, _, _ in server._others)]
+            for spec, node in zip(wanted.specs, nodes, strict=True):
+                assert node.config == wanted.of_listener(spec), f"seed {seed}"
+                assert node.authorizer is not None
+                assert node.authorizer.rules == (wanted.allow or ()), f"seed {seed}"
 
 
 def test_a_server_without_rights_gets_no_first_ones(store: segstore.Store) -> None:
