@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 import trustme
 from certificates import certificates
 from sent import NOW, batch
 from serving import connections, serving, within
-from waiting import until
+from waiting import PATIENCE, until
 from wire_client import SOFTWARE, Sent, WireClient
 
 import segstore
@@ -24,9 +25,11 @@ from segstore.errors import ConfigError, IllegalStateError, InvalidArgumentError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
+from segstore.server.authorized import Operation
 from segstore.server.handlers.fetch import Fetches
 from segstore.server.handlers.repeated_produce import RepeatedProduce
 from segstore.server.security import sasl
+from segstore.server.security.allow_list import Resource
 from segstore.server.settings import ServerConfig
 
 _Produce, _Fetch = structs("ProduceRequest"), structs("FetchRequest")
@@ -214,6 +217,35 @@ def test_a_fetch_that_waits_is_judged_by_the_new_list(store: segstore.Store) -> 
         store.partition("t").append(b"secret")
         (topic,) = wire.receive(waiting).responses
         assert (topic.partitions[0].error_code, len(topic.partitions[0].records or b"")) == (DENIED, 0)
+
+
+def test_requests_on_their_way_are_answered(store: segstore.Store) -> None:
+    """A client that never waits for an answer before its next request."""
+    store.create_topic("t")
+    count, failed = 20_000, []
+    with serving(store, allow=["User:*: all topic *; all cluster"]) as server:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": server.bootstrap_servers, "linger.ms": 0, "enable.idempotence": True}
+        )
+        for n in range(count):
+            producer.produce("t", b"%d" % n, on_delivery=lambda error, _: error and failed.append(error))
+            if n % 200 == 0:
+                producer.poll(0)
+                server.reload(allow=["User:*: all topic *; all cluster", f"User:{n}: read topic t"])
+        assert producer.flush(PATIENCE) == 0
+        del producer
+    assert failed == []
+    assert [each.value for each in store.partition("t").read(0)] == [b"%d" % n for n in range(count)]
+
+
+def test_a_handler_may_reload(store: segstore.Store) -> None:
+    """The server's own thread does not wait for itself."""
+    with serving(store, allow=[MAY_READ]) as server:
+        node = server.node
+        assert node.allows("a", Operation.READ, Resource.TOPIC, "t")
+        within(server, lambda: server.reload(allow=["User:b: read topic t"]))
+        found = {who: node.allows(who, Operation.READ, Resource.TOPIC, "t") for who in ("a", "b")}
+        assert found == {"a": False, "b": True}
 
 
 # --- all or nothing ------------------------------------------------------------------------------
