@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from segstore.cli.ignored_settings import IGNORED
+from segstore.cli.ignored_settings import IGNORED, ONLY_TRUE
 from segstore.cli.options import in_plain_units
 from segstore.cli.places.properties import PropertyEntry, entries
 from segstore.config import StoreConfig
@@ -30,7 +30,7 @@ from segstore.wire.jaas import JAAS
 _WORD = re.compile(r"[A-Za-z0-9.-]*[A-Za-z0-9]")
 _MOST_BYTES = 1 << 24
 _DIRECTORIES = ("log.dirs", "log.dir")
-_ALLOW = "allow"
+_ALLOW, _LISTENERS, _CONTROLLERS = "allow", "listeners", "controller.listener.names"
 _USERS = "sasl_users"
 _PATHS = ("ssl_keystore_location", "ssl_truststore_location", _USERS)
 _NAME = re.compile(r"[a-z][A-Za-z0-9._-]{0,200}")
@@ -59,13 +59,15 @@ class Ignored(NamedTuple):
 @dataclass
 class ConfigFile:
     """The settings have underscores for dots, as `segstore.serve` takes them; `lines` says where each is.
-    `directory` is the store's. Relative paths were those of the file's directory, and are absolute.
+    `directory` is the store's; `controllers` are names of listeners. Relative paths were those of the file's
+    directory, and are absolute.
     """
 
     path: str
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
     lines: dict[str, int] = field(default_factory=dict)
     directory: str | None = None
+    controllers: frozenset[str] = frozenset()
     ignored: list[Ignored] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
@@ -88,7 +90,22 @@ def read_config(path: str) -> ConfigFile:
             _take(found, entry)
         except ConfigError as error:
             found.problems.append(Problem(entry.line, " ".join(str(error).split())))
+    _check_controllers(found)
     return found
+
+
+def _check_controllers(file: ConfigFile) -> None:
+    """Refuse listeners that only controllers and brokers should reach: here clients would be served there."""
+    names = {
+        each.partition("://")[0].strip().upper() for each in str(file.settings.get(_LISTENERS, "")).split(",")
+    }
+    for name in sorted(names & file.controllers):
+        file.problems.append(
+            Problem(
+                file.lines[_LISTENERS],
+                f"listeners: {name} is for controllers ({_CONTROLLERS}); here clients would be served there",
+            )
+        )
 
 
 def _take(file: ConfigFile, entry: PropertyEntry) -> None:
@@ -102,6 +119,10 @@ def _take(file: ConfigFile, entry: PropertyEntry) -> None:
     if name == JAAS or (setting.startswith(OWN_PREFIX) and name.endswith(f".{JAAS}")):
         _add_users(file, line, name, value)
     elif name in IGNORED:
+        if name in ONLY_TRUE and value.lower() != "true":
+            raise ConfigError(f"{name}={value!r}: must be true: {IGNORED[name]}")
+        if name == _CONTROLLERS:
+            file.controllers = frozenset(each.strip().upper() for each in value.split(","))
         file.ignored.append(Ignored(line, name, IGNORED[name]))
     elif setting == _ALLOW:
         _add_rules(file, line, value)

@@ -51,8 +51,12 @@ IGNORED: dict[str, str] = {
     **dict.fromkeys(
         ("socket.listen.backlog.size", "socket.receive.buffer.bytes", "socket.send.buffer.bytes"), _KERNEL
     ),
+    "delete.topic.enable": "clients may delete topics; allow says who may",
     "log.cleaner.enable": "the log cleaner runs; log.cleaner.threads=0 ends it",
     "metadata.log.dir": "the store's metadata are in the store",
     "num.recovery.threads.per.data.dir": "logs are recovered when they are opened",
 }
 """By name, what is done in place of it."""
+
+ONLY_TRUE = frozenset({"delete.topic.enable", "log.cleaner.enable"})
+"""Those that are harmless as `true` only."""

@@ -212,6 +212,8 @@ sasl.jaas.config={LOGIN} required username="{SECRET}";
 group.consumer.assignors=\\
   sticky
 sasl.users=alice:{SECRET}
+delete.topic.enable=True
+log.cleaner.enable=false
 """
 TOLD = {
     1: "no setting 'broker.idd'; did you mean broker.id?",
@@ -231,6 +233,7 @@ TOLD = {
     18: "sasl.jaas.config must have users",
     19: "group.consumer.assignors='sticky': must be one or more, by commas, of uniform, range",
     21: "sasl.users is the path of a file of users, and no user with a password",
+    23: "log.cleaner.enable='false': must be true: the log cleaner runs; log.cleaner.threads=0 ends it",
 }
 
 
@@ -243,6 +246,52 @@ def test_every_problem_is_told_with_its_line(tmp_path: Path) -> None:
         assert line.startswith(f"{path}, line {number}: ")
         assert told in line
     assert SECRET not in result.output
+
+
+KAFKAS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kraft-combined-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=2
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+"""As Kafka 4 has it in config/server.properties."""
+
+
+def test_kafkas_own_file_needs_three_changes(tmp_path: Path) -> None:
+    path = written(tmp_path, KAFKAS)
+    assert [line.removeprefix(f"{path}, ") for line in run("config", "check", path).stderr.splitlines()] == [
+        "line 4: listeners: CONTROLLER is for controllers (controller.listener.names);"
+        " here clients would be served there",
+        "line 22: no setting 'log.retention.hours'; it is a broker's setting, which a topic has as"
+        " retention.ms",
+        "line 23: no setting 'log.segment.bytes'; it is a broker's setting, which a topic has as"
+        " segment.bytes",
+    ]
+    left = [line for line in KAFKAS.splitlines() if not line.startswith(("log.retention.h", "log.segment"))]
+    changed = written(tmp_path, re.sub(",CONTROLLER://[^\n]*", "", "\n".join(left)))
+    told = ok("config", "check", changed).stdout
+    assert told.count("no effect: ") == 14
+    assert told.count("listens for ") == 1
 
 
 def test_a_server_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
