@@ -38,7 +38,7 @@ from .shared import Shared
 from .timers import Timer
 
 if TYPE_CHECKING:
-    from segstore.server.security.sasl import SaslSession
+    from segstore.server.security.sasl import Sasl, SaslSession
 
 log = Logger("segstore")
 REQUESTS_A_TURN = 64
@@ -118,6 +118,14 @@ class Connection:
             self._set_up()
         if self._wire.has_more:
             self._read()
+
+    def resecure(self, sasl: Sasl | None) -> None:
+        """Judge the client's next authentication by other users, and its next request field by field: a
+        `Repeat` was judged by the allow list before.
+        """
+        self.repeat = None
+        if self.sasl is not None and sasl is not None:
+            self.sasl.sasl = sasl
 
     def _entered(self, principal: str) -> None:
         """The client has authenticated by SASL."""
