@@ -1,7 +1,7 @@
 """`logged`: the engine's messages of a service (`serve`, `follow`, `mirror`) on standard error, an event a
 line, as text or JSON. Nothing on disk.
 
-A standard error that takes nothing (a pipe that is full, a terminal that is stopped) holds up no other thread:
+A standard error that takes nothing (a full pipe, a terminal that is stopped) holds up no other thread:
 a thread of its own writes, and lines beyond `MOST` that wait are counted and dropped. If standard error is
 closed, its reader has gone, or its disk is full, the lines are dropped, and the service goes on.
 
