@@ -16,6 +16,8 @@ import click
 
 import segstore
 from segstore.choices import HOST, PORT
+from segstore.cli.lifetime import Lifetime
+from segstore.cli.logs import log_options, logged
 from segstore.cli.options import no_bootstrap, settings_option, store_given
 from segstore.cli.signals import hangups, stopped_by_signals
 from segstore.errors import ListenError, SegstoreError
@@ -106,6 +108,7 @@ _ADVICE = {
 @settings_option(
     "A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be repeated."
 )
+@log_options
 def serve(
     path: str | None,
     config: str | None,
@@ -120,11 +123,13 @@ def serve(
     old_primary_config: Any,
     shared: bool,
     given: dict[str, str],
+    log_format: str,
+    log_level: str,
 ) -> None:
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
 
     The store is made where there is none yet. At Ctrl-C or SIGTERM the requests that have come are answered,
-    and the store is closed, which a line on standard error says; a second Ctrl-C does not wait for answers.
+    and the store is closed, which the log on standard error says; a second Ctrl-C does not wait for answers.
     The exit status is 0 after SIGTERM. At SIGHUP certificates, users, the allow list and super users are read
     again, from the files that --config and other options name; connections go on.
     """
@@ -151,43 +156,38 @@ def serve(
         else client_settings(old_primary_config.read(), old_primary_config.name)
     )
     path = made.path
-    if made.ignored:
-        log.info("%s: %s have no effect here", config, ", ".join(made.ignored))
     with (
+        logged(log_format, log_level),
         hangups() as came,
         stopped_by_signals(),
         _none_made_in_vain(path),
+        Lifetime(path) as life,
         _opened(path, made.of_store, shared) as store,
     ):
+        life.is_closed = lambda: store._context.closed
+        if made.ignored:
+            log.info("%s: %s have no effect here", config, ", ".join(made.ignored))
         try:
             with names_of_the_command(made.of_server):
                 server = segstore.serve(store, **made.place, old_primary=of_client, **made.of_server)
         except ListenError as error:
             raise _with_advice(error) from None
-        with server:
+        with server, life.until_stopped():
+            life.started(_secured(server))
             click.echo(_told(server, path))
             _wait_for_signal(came, Reloading(server, asked, made).reload)
 
 
 @contextmanager
 def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[segstore.Store]:
-    """Open the store for a block; at the signal that ends it say that the store is closed. Raises
-    SegstoreError if it is shared, and another process is its host.
-    """
-    store = segstore.open(path, config=config, shared=shared)
-    try:
-        with store:
-            if store.role == "guest":
-                raise SegstoreError(
-                    f"{path} has a host already, process {store.host_pid}, and only the host serves: end "
-                    'that process, and have workers open the store with shared="guest", which never become it'
-                )
-            yield store
-    except KeyboardInterrupt:
-        if store._context.closed:  # a later signal may have interrupted the close
-            with suppress(OSError):  # of a terminal that was closed
-                click.echo(f"{path} is closed", err=True)
-        raise
+    """Open the store for a block. Raises SegstoreError if it is shared, and another process is its host."""
+    with segstore.open(path, config=config, shared=shared) as store:
+        if store.role == "guest":
+            raise SegstoreError(
+                f"{path} has a host already, process {store.host_pid}, and only the host serves: end "
+                'that process, and have workers open the store with shared="guest", which never become it'
+            )
+        yield store
 
 
 @contextmanager
@@ -230,3 +230,15 @@ def _told(server: segstore.Server, path: str) -> str:
     listens = address_text(Endpoint(server.host, server.port))
     told = "" if listens == server.bootstrap_servers else f", and tells clients {server.bootstrap_servers}"
     return f"{path} listens on {listens}{told}"
+
+
+def _secured(server: segstore.Server) -> str:
+    """Return where a server listens, how each place is secured, and who may do what."""
+    from segstore.server.network.server import address_text
+    from segstore.server.security.summary import protection, rights
+
+    places = [
+        f"{node.config.security_protocol}://{address_text(bound)} ({protection(node.config)})"
+        for node, bound in server._places()
+    ]
+    return f"listens on {', '.join(places)}; {rights(server.node.config)}"

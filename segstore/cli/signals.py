@@ -32,6 +32,11 @@ def status(error: BaseException | None) -> int:
     return 128 + (error.number if isinstance(error, EndedError) else signal.SIGINT)
 
 
+def signal_name(error: BaseException) -> str:
+    """Return the name of the signal that has ended a block: "SIGTERM", "SIGHUP" or "SIGINT"."""
+    return signal.Signals(error.number if isinstance(error, EndedError) else signal.SIGINT).name
+
+
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Run a block in which the first of these signals raises `EndedError`; later ones are ignored, so that

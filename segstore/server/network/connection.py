@@ -26,6 +26,7 @@ from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
+from segstore.server.notices import Notices
 from segstore.server.request import ANONYMOUS, ANSWERED, Answered, Later, Receive, Repeat, Response
 
 from . import exchange
@@ -105,8 +106,11 @@ class Connection:
         """The TLS handshake has ended."""
         assert self._wire is not None
         if error is not None:
-            log.info("the connection of %s was closed: its TLS handshake failed: %s", self.peer, error)
-            self._shared.metrics.failed += 1
+            if isinstance(error, ConnectionError):  # gone, as a balancer that looks for a listener
+                log.debug("the connection of %s was closed in its TLS handshake: %s", self.peer, error)
+            else:
+                self._shared.metrics.failed += 1
+                self._tell("TLS", "its TLS handshake failed: %s", error)
             self.close()
             return
         self._handshake = None
@@ -140,7 +144,7 @@ class Connection:
             self._setup = None
 
     def _give_up(self) -> None:
-        log.info("the connection of %s was closed: its client took too long to authenticate", self.peer)
+        self._tell("setup", "its client took too long to authenticate")
         self.close()
 
     # --- events ---------------------------------------------------------------------------
@@ -378,8 +382,15 @@ class Connection:
         return self._shared.metrics.rows[api]
 
     def _lose(self, error: Exception) -> None:
-        log.info("the connection of %s was closed: %s", self.peer, error)
+        if isinstance(error, InvalidRequestError | UnsupportedVersionError):
+            self._tell("request", "a request can't be read: %s", error)
+        else:  # the client has gone, or was cut off: each client may do so at any time
+            log.debug("the connection of %s was closed: %s", self.peer, error)
         self.close()
+
+    def _tell(self, kind: str, why: str, *args: object) -> None:
+        notices = self._shared.node.part(Notices)
+        notices.tell(kind, self.peer, f"the connection of %s was closed: {why}", self.peer, *args)
 
     def _send(self) -> None:
         try:

@@ -262,6 +262,10 @@ class Server(Closing):
         """Return what clients connect to, as their setting of that name takes it: "HOST:PORT"."""
         return address_text(self._node.endpoint)
 
+    def _places(self) -> list[tuple[Node, Endpoint]]:
+        """Return the node and the address of each listener."""
+        return [(self._node, self._bound), *((node, bound) for node, bound, _ in self._others)]
+
     def metrics(self) -> dict[str, float]:
         """Return what the server has counted since its start, by Kafka's names, of all listeners together:
         requests of share groups' members and those with an error (`TotalShareFetchRequestsPerSec`,
