@@ -27,6 +27,7 @@ from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
+from segstore.server.notices import Notices
 from segstore.server.request import ANONYMOUS, ANSWERED, Answered, Later, Receive, Repeat, Response, Row
 
 from . import exchange
@@ -39,7 +40,7 @@ from .shared import Shared
 from .timers import Timer
 
 if TYPE_CHECKING:
-    from segstore.server.security.sasl import SaslSession
+    from segstore.server.security.sasl import Sasl, SaslSession
 
 log = Logger("segstore")
 REQUESTS_A_TURN = 64
@@ -108,8 +109,11 @@ class Connection:
         """The TLS handshake has ended."""
         assert self._wire is not None
         if error is not None:
-            log.info("the connection of %s was closed: its TLS handshake failed: %s", self.peer, error)
-            self._shared.metrics.failed += 1
+            if isinstance(error, ConnectionError):  # gone, as a balancer that looks for a listener
+                log.debug("the connection of %s was closed in its TLS handshake: %s", self.peer, error)
+            else:
+                self._shared.metrics.failed += 1
+                self._tell("TLS", "its TLS handshake failed: %s", error)
             self.close()
             return
         self._handshake = None
@@ -121,6 +125,14 @@ class Connection:
             self._set_up()
         if self._wire.has_more:
             self._read()
+
+    def resecure(self, sasl: Sasl | None) -> None:
+        """Judge the client's next authentication by other users, and its next request field by field: a
+        `Repeat` was judged by the allow list before.
+        """
+        self.repeat = None
+        if self.sasl is not None and sasl is not None:
+            self.sasl.sasl = sasl
 
     def _entered(self, principal: str) -> None:
         """The client has authenticated by SASL."""
@@ -135,7 +147,7 @@ class Connection:
             self._setup = None
 
     def _give_up(self) -> None:
-        log.info("the connection of %s was closed: its client took too long to authenticate", self.peer)
+        self._tell("setup", "its client took too long to authenticate")
         self.close()
 
     # --- events ---------------------------------------------------------------------------
@@ -375,8 +387,15 @@ class Connection:
         return self._shared.metrics.rows[api]
 
     def _lose(self, error: Exception) -> None:
-        log.info("the connection of %s was closed: %s", self.peer, error)
+        if isinstance(error, InvalidRequestError | UnsupportedVersionError):
+            self._tell("request", "a request can't be read: %s", error)
+        else:  # the client has gone, or was cut off: each client may do so at any time
+            log.debug("the connection of %s was closed: %s", self.peer, error)
         self.close()
+
+    def _tell(self, kind: str, why: str, *args: object) -> None:
+        notices = self._shared.node.part(Notices)
+        notices.tell(kind, self.peer, f"the connection of %s was closed: {why}", self.peer, *args)
 
     def _send(self) -> None:
         try:
