@@ -27,6 +27,7 @@ LEFT_OUT: Mapping[str, Mapping[str, Reason]] = {
         "python3 -m venv ~/segstore-env": Reason.INSTALLS,
     },
     "docs/index.md": {"python3 -m venv ~/segstore-env": Reason.INSTALLS},
+    "docs/operate.md": {"ExecReload=": Reason.NO_PROGRAM},
     "docs/serve.md": {"User:alice: read": Reason.NO_PROGRAM},
     "docs/standby.md": {"primary-log is the primary": Reason.NO_PROGRAM},
     "docs/zero-copy.md": {"segstore bench zero-copy --directory": Reason.MINUTES},
@@ -130,6 +131,13 @@ def serve(directory: Path) -> Iterator[Setting]:
 
 
 @contextmanager
+def operate(directory: Path) -> Iterator[Setting]:
+    certificates(directory)
+    (directory / "users.txt").write_text("alice:secret\nadmin:more secret\n")
+    yield Setting({"127.0.0.1:9093": "127.0.0.1:0"})
+
+
+@contextmanager
 def standby(directory: Path) -> Iterator[Setting]:
     with ExitStack() as primary, ExitStack() as promoted:
         store = primary.enter_context(segstore.open(directory / "primary-log"))
@@ -167,6 +175,7 @@ HERE: Mapping[str, Callable[[Path], AbstractContextManager[Setting]]] = {
     "docs/index.md": nothing,
     "docs/mirror.md": mirror,
     "docs/old-messages.md": old_messages,
+    "docs/operate.md": operate,
     "docs/questions.md": nothing,
     "docs/queues.md": nothing,
     "docs/replication.md": replication,

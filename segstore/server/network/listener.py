@@ -112,7 +112,8 @@ class Listener:
     """
 
     def __init__(self, sockets: list[socket.socket], shared: Shared) -> None:
-        self._sockets, self._loop, self._node = sockets, shared.loop, shared.node
+        self._sockets, self._loop, self._metrics = sockets, shared.loop, shared.metrics
+        self._node = shared.node
         self.connections = Connections(shared, self._freed)
         self._rate = shared.node.config.max_connection_creation_rate
         self._second, self._taken = 0.0, 0
@@ -140,6 +141,7 @@ class Listener:
             if taken.fileno() >= _most_descriptors():  # the system gives the lowest that is free
                 why = "a connection of %s was turned away: the rest of RLIMIT_NOFILE is the store's"
                 self._tell("store's", "", why, address[0], level=logging.ERROR)
+                self._metrics.refused += 1
                 taken.close()
                 self._wait(_PAUSE)
                 return
@@ -159,6 +161,7 @@ class Listener:
         if not self.connections.allows(peer):
             why = "a connection of %s was turned away: max.connections.per.ip are open"
             self._tell("per address", peer, why, peer)
+            self._metrics.refused += 1
             sock.close()
             return
         try:
@@ -166,6 +169,7 @@ class Listener:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.connections.add(sock, peer)
+            self._metrics.made += 1
         except OSError as error:
             log.debug("a connection of %s was lost: %s", peer, error)
             sock.close()

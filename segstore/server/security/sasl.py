@@ -119,6 +119,11 @@ class SaslSession:
         return Code.NONE
 
     @property
+    def has_failed(self) -> bool:
+        """Return whether the client could not authenticate."""
+        return self.state is State.FAILED
+
+    @property
     def mechanism(self) -> str:
         """Return the mechanism of the last exchange that has begun; "" before the first one."""
         return self._mechanism
