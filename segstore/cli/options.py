@@ -41,6 +41,16 @@ def store_given(text: str, *, required: bool = False, kind: click.Path | None = 
     )
 
 
+def http_option(command: F) -> F:
+    """Add --http."""
+    return click.option(
+        "--http",
+        metavar="[HOST:]PORT",
+        help="Where /metrics, /healthz and /readyz are, for Prometheus: unencrypted, and without a login. A "
+        "port alone is one of 127.0.0.1, and :PORT one of every address.",
+    )(command)
+
+
 def store_option(command: F) -> F:
     """Add `store_given`, required, to a command that needs the files of a store. It refuses --bootstrap,
     which `place_option` adds to others.

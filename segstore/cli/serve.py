@@ -17,7 +17,7 @@ import click
 
 import segstore
 from segstore.choices import HOST, PORT
-from segstore.cli.options import settings_option, store_option
+from segstore.cli.options import http_option, settings_option, store_option
 from segstore.cli.signals import stopped_by_signals
 from segstore.errors import ConfigError, InvalidArgumentError, ListenError, SegstoreError
 
@@ -101,6 +101,7 @@ _ADVICE = {
     help='Share the store: other processes of this machine may open it with shared=True or shared="guest",'
     " and append by themselves beside the server.",
 )
+@http_option
 @settings_option(
     "A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be repeated."
 )
@@ -116,6 +117,7 @@ def serve(
     super_users: str | None,
     old_primary_config: Any,
     shared: bool,
+    http: str | None,
     given: dict[str, str],
 ) -> None:
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
@@ -157,6 +159,10 @@ def serve(
         if old_primary_config is None
         else client_settings(old_primary_config.read(), old_primary_config.name)
     )
+    if http is not None:
+        from segstore.operating.address import http_address
+
+        http_address(http, "--http")
     place: dict[str, Any] = {}
     if not several and "listeners" not in settings:
         where = endpoint("--listen", address, PORT, HOST)
@@ -166,11 +172,13 @@ def serve(
     with stopped_by_signals(), _none_made_in_vain(path), _opened(path, of_store, shared) as store:
         try:
             with _names_of_the_command(settings):
-                server = segstore.serve(store, **place, old_primary=of_client, **of_server)
+                server = segstore.serve(store, **place, old_primary=of_client, http=http, **of_server)
         except ListenError as error:
             raise _with_advice(error) from None
         with server:
             click.echo(_told(server, path))
+            if server.http is not None:
+                click.echo(f"metrics and health are at http://{server.http}")
             _wait_for_signal()
 
 

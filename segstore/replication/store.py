@@ -59,7 +59,7 @@ from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topic_match import differences, made_or_found
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.stats import cleaned_offsets, prometheus_text
+from segstore.storage.store.stats import Family, cleaned_offsets, store_families
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
@@ -472,12 +472,12 @@ class ReplicatedStore(Store):
         lags = [self._replica_state(key, replica).lag for key, ids in states.items() for replica in ids]
         return replication_metrics(side, max([0, *lags]))
 
-    def metrics_text(self) -> str:
-        """Return all metrics, those of replicas too, in Prometheus' text format; see `Store.metrics_text`."""
+    def _all_families(self) -> list[Family]:
+        """See `Store._all_families`; with those of replicas."""
         whole = self.replication_metrics()
         with os_errors():
             more = samples(whole, directory_metrics(self._replicated), self._partition_metrics())
-            return prometheus_text(self._measured(), [*more, *self._more_families()])
+            return [*store_families(self._measured()), *more, *self._more_families()]
 
     def _partition_metrics(self) -> dict[PartitionKey, dict[str, Any]]:
         found, manager = {}, self._replicated.manager
