@@ -12,7 +12,7 @@ import click
 import segstore
 from segstore.choices import ASYNC, DEAD, REACHABLE, SYNC
 from segstore.cli.client_option import client_option
-from segstore.cli.options import confirmed, no_bootstrap
+from segstore.cli.options import confirmed, http_option, no_bootstrap, tell_http
 from segstore.cli.output import size_text, status_line
 from segstore.cli.signals import stopped_by_signals
 from segstore.errors import StoreLockedError
@@ -39,9 +39,16 @@ _CLIENT = "A setting of the client, such as security.protocol=SSL; may be repeat
     "--topics", "-t", metavar="NAME", multiple=True, help="A topic, or a regular expression; may be repeated."
 )
 @click.option("--once", is_flag=True, help="End when all is there that the primary had at the start.")
+@http_option
 @client_option(_CLIENT)
 def follow(
-    source: str, directory: str, mode: str | None, topics: tuple[str, ...], once: bool, config: dict[str, str]
+    source: str,
+    directory: str,
+    mode: str | None,
+    topics: tuple[str, ...],
+    once: bool,
+    http: str | None,
+    config: dict[str, str],
 ) -> None:
     """Keep DIRECTORY as the hot standby of the primary at HOST:PORT, until Ctrl-C.
 
@@ -54,9 +61,10 @@ def follow(
     chosen = [part for text in topics for part in text.split(",") if part] or ALL
     with (
         stopped_by_signals(unfinished=once),
-        segstore.follow(source, directory, mode=mode, topics=chosen, config=config) as running,
+        segstore.follow(source, directory, mode=mode, topics=chosen, config=config, http=http) as running,
     ):
         click.echo(f"{directory} follows {source} ({mode})")
+        tell_http(running.http)
         with status_line(f"{directory} follows") as line:
             told: set[str] = set()
             while not _is_over(running, once):

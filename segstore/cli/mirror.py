@@ -17,7 +17,7 @@ from click.core import ParameterSource
 import segstore
 from segstore.choices import CUT, ISOLATION_LEVELS, KEEP, MIRRORED, REPLACE
 from segstore.cli.client_option import client_option
-from segstore.cli.options import STORE, no_bootstrap, store_given
+from segstore.cli.options import STORE, http_option, no_bootstrap, store_given, tell_http
 from segstore.cli.output import progress_bar
 from segstore.cli.signals import stopped_by_signals
 
@@ -66,6 +66,7 @@ _LOOK_MS = 500
     show_default=True,
     help="What becomes of the mirror of a topic that was deleted at the source and made anew.",
 )
+@http_option
 @client_option("A setting of the client or of the mirror, such as security.protocol=SSL; may be repeated.")
 def mirror(
     bootstrap: str | None,
@@ -76,6 +77,7 @@ def mirror(
     isolation: str,
     once: bool,
     recreated: str,
+    http: str | None,
     config: dict[str, str],
 ) -> None:
     """Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into
@@ -98,7 +100,7 @@ def mirror(
     elif bootstrap is None or directory is None:
         raise click.UsageError(f"Missing argument '{'BOOTSTRAP' if bootstrap is None else 'DIRECTORY'}'.")
     else:
-        _mirror_from(bootstrap, directory, chosen, isolation, once, recreated, config)
+        _mirror_from(bootstrap, directory, chosen, isolation, once, recreated, config, http)
 
 
 def _check_alone(bootstrap: str | None, path: str | None) -> None:
@@ -108,7 +110,7 @@ def _check_alone(bootstrap: str | None, path: str | None) -> None:
             "--to mirrors --store PATH to a cluster: BOOTSTRAP and DIRECTORY are not given."
         )
     given = get_current_context().get_parameter_source
-    for name, option in (("isolation", "isolation-level"), ("recreated", "recreated")):
+    for name, option in (("isolation", "isolation-level"), ("recreated", "recreated"), ("http", "http")):
         if given(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{option} is for mirrors of a cluster, and not for --to.")
     if path is None:
@@ -159,14 +161,16 @@ def _mirror_from(
     once: bool,
     recreated: str,
     config: dict[str, str],
+    http: str | None,
 ) -> None:
     with (
         stopped_by_signals(unfinished=once),
         segstore.mirror(
-            bootstrap, directory, topics, isolation=isolation, recreated=recreated, config=config
+            bootstrap, directory, topics, isolation=isolation, recreated=recreated, config=config, http=http
         ) as running,
     ):
         click.echo(f"{directory} mirrors {bootstrap}")
+        tell_http(running.http)
         with progress_bar(0, "mirror", "offsets") as bar:
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
                 _show(bar, running)

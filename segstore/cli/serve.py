@@ -17,7 +17,7 @@ import click
 
 import segstore
 from segstore.choices import HOST, PORT
-from segstore.cli.options import http_option, settings_option, store_option
+from segstore.cli.options import http_option, settings_option, store_option, tell_http
 from segstore.cli.signals import stopped_by_signals
 from segstore.errors import ConfigError, InvalidArgumentError, ListenError, SegstoreError
 
@@ -159,10 +159,6 @@ def serve(
         if old_primary_config is None
         else client_settings(old_primary_config.read(), old_primary_config.name)
     )
-    if http is not None:
-        from segstore.operating.address import http_address
-
-        http_address(http, "--http")
     place: dict[str, Any] = {}
     if not several and "listeners" not in settings:
         where = endpoint("--listen", address, PORT, HOST)
@@ -177,8 +173,7 @@ def serve(
             raise _with_advice(error) from None
         with server:
             click.echo(_told(server, path))
-            if server.http is not None:
-                click.echo(f"metrics and health are at http://{server.http}")
+            tell_http(server.http)
             _wait_for_signal()
 
 

@@ -75,16 +75,16 @@ def merged(*found: Sequence[Family]) -> list[Family]:
 
 
 _TIMES = {"segstore_last_sweep_ms": "segstore_last_sweep_timestamp_seconds"}
-"""Points in time: of these what is negative stands for never."""
+"""Points in time, of which other names say that they are."""
 
 
 def _in_seconds(family: Family) -> Family:
-    """Return a family of ms in seconds, Prometheus' base unit."""
+    """Return a family of ms in seconds, Prometheus' base unit; without negative ones: never, or unknown."""
     metric, labels, samples = family
     name, total = metric.prometheus.removesuffix("_total"), metric.prometheus.endswith("_total")
     if not name.endswith("_ms"):
         return family
     told = _TIMES.get(name, name.removesuffix("_ms") + "_seconds") + "_total" * total
-    kept = [each for each in samples if name not in _TIMES or each.value >= 0]
+    kept = [each for each in samples if each.value >= 0]
     metric = metric._replace(prometheus=told, doc=metric.doc.replace("ms ", "seconds "))
     return metric, labels, [each._replace(value=each.value / 1000) for each in kept]
