@@ -149,7 +149,11 @@ class HttpEndpoint:
             text = f"no whole request has come in {TIMEOUT:g} s"
             await self._send(writer, told(HTTPStatus.REQUEST_TIMEOUT, text))
             return
-        answer = await self._pages.answer(request)
+        try:
+            answer = await self._pages.answer(request)
+        except Exception:
+            log.exception("a defect, met by a request over HTTP for %s", request.path)
+            answer = told(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect: see the log")
         await self._send(writer, answer, request.method != "HEAD")
         await self._linger(reader, writer)
 

@@ -12,8 +12,9 @@ from segstore.errors import StoreClosedError
 from segstore.following.running import Following
 from segstore.operating.endpoint import attached
 from segstore.operating.families import gauge, store_families
-from segstore.operating.health import named, store_unready
+from segstore.operating.health import store_unready
 from segstore.operating.operated import Operated, Reasons
+from segstore.storage.store.readiness import named
 from segstore.storage.store.stats import Family
 
 

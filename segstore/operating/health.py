@@ -6,13 +6,10 @@ Nothing is on disk, and nothing is asked of a disk: all is known in memory. Thre
 from __future__ import annotations
 
 from segstore.operating.operated import Operated, Reasons
-from segstore.storage.context import Context
 from segstore.storage.store.store import Store
-from segstore.storage.store.writer import StoreWriter
 
 MOST_SECONDS = 10.0
 """Seconds within which a loop that is alive has turned."""
-_MOST_NAMED = 10
 
 
 def unhealthy(operated: Operated) -> Reasons:
@@ -28,28 +25,6 @@ def unready(operated: Operated) -> Reasons:
 
 
 def store_unready(store: Store) -> Reasons:
-    """Return why an open store does not serve: it is closed, its disk is full, it is fenced or does not lead,
-    or logs of it have failed.
-    """
+    """Return why a store does not serve; nothing while it does."""
     context = store._context
-    if context.closed:
-        return [f"{context.root} is closed"]
-    return [*_full(context), *([context.demoted] if context.demoted else []), *_failed(store)]
-
-
-def _full(context: Context) -> Reasons:
-    note = context.full.note
-    return [] if note is None else [f"{note.path}: {note.error}: appends fail until there is room"]
-
-
-def _failed(store: Store) -> Reasons:
-    if not isinstance(store._side, StoreWriter):
-        return []
-    opened = store._side.partitions.all_open()
-    return named("a sync failed, and the log is fenced", [p.directory for p in opened if p.flusher.failed])
-
-
-def named(what: str, found: list[str]) -> Reasons:
-    """Return one line for all that were found; none if nothing was."""
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return [f"{what}: {', '.join(found[:_MOST_NAMED])}{more}"] if found else []
+    return [f"{context.root} is closed"] if context.closed else store._unready()

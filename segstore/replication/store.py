@@ -26,6 +26,7 @@ from segstore.replication.clock import now_ms
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.election import Election
 from segstore.replication.core.leader import Leader
+from segstore.replication.core.registration import NO_LEADER
 from segstore.replication.healing import Healed, heal
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metrics import (
@@ -59,6 +60,7 @@ from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topic_match import differences, made_or_found
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.readiness import named, unready
 from segstore.storage.store.stats import Family, cleaned_offsets, store_families
 from segstore.storage.store.store import Store
 
@@ -478,6 +480,13 @@ class ReplicatedStore(Store):
         with os_errors():
             more = samples(whole, directory_metrics(self._replicated), self._partition_metrics())
             return [*store_families(self._measured()), *more, *self._more_families()]
+
+    def _unready(self) -> list[str]:
+        """See `Store._unready`; with a lost quorum, and partitions that nobody leads."""
+        side, error = self._replicated, self._replicated.controller.error
+        headless = [str(key) for key, each in [*side.manager.partitions.items()] if each.leader == NO_LEADER]
+        lost = [] if error is None else [f"the metadata can't change: {error}"]
+        return [*unready(self._context, ()), *lost, *named("nobody leads", sorted(headless))]
 
     def _partition_metrics(self) -> dict[PartitionKey, dict[str, Any]]:
         found, manager = {}, self._replicated.manager

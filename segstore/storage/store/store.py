@@ -53,6 +53,7 @@ from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.reader import StoreReader
+from segstore.storage.store.readiness import unready
 from segstore.storage.store.replica_lags import ReplicaLag
 from segstore.storage.store.stats import (
     Family,
@@ -668,6 +669,11 @@ class Store(PublicNames):
             )
             lags = replica_lags.families(rows)
             return [*store_families(self._measured()), *lags, *self._more_families()]
+
+    def _unready(self) -> list[str]:
+        """Return why the open store can't do all of its work, from memory: a line for each reason."""
+        side = self._side
+        return unready(self._context, side.partitions.all_open() if isinstance(side, StoreWriter) else ())
 
     def _standby_lags(self) -> dict[tuple[str, int], ReplicaLag]:
         return self._side.primary.lags() if isinstance(self._side, StoreWriter) else {}
