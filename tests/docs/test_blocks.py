@@ -27,6 +27,7 @@ LEFT_OUT: Mapping[str, Mapping[str, Reason]] = {
         "python3 -m venv ~/segstore-env": Reason.INSTALLS,
     },
     "docs/index.md": {"python3 -m venv ~/segstore-env": Reason.INSTALLS},
+    "docs/operate.md": {"scrape_configs:": Reason.NO_PROGRAM},
     "docs/serve.md": {"User:alice: read": Reason.NO_PROGRAM},
     "docs/standby.md": {"primary-log is the primary": Reason.NO_PROGRAM},
     "docs/zero-copy.md": {"segstore bench zero-copy --directory": Reason.MINUTES},
@@ -106,6 +107,11 @@ def mirror(directory: Path) -> Iterator[Setting]:
 
 
 @contextmanager
+def operate(directory: Path) -> Iterator[Setting]:
+    yield Setting({"--http 9100": f"--http {free_port()}", "9092": str(free_port())})
+
+
+@contextmanager
 def replication(directory: Path) -> Iterator[Setting]:
     def plain() -> None:
         with segstore.open(directory / "disk1" / "plain") as store:
@@ -167,6 +173,7 @@ HERE: Mapping[str, Callable[[Path], AbstractContextManager[Setting]]] = {
     "docs/index.md": nothing,
     "docs/mirror.md": mirror,
     "docs/old-messages.md": old_messages,
+    "docs/operate.md": operate,
     "docs/questions.md": nothing,
     "docs/queues.md": nothing,
     "docs/replication.md": replication,
