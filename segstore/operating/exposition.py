@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.errors import Needing
-from segstore.storage.store.stats import Family, registry_of
+from segstore.operating.text_format import text_of
+from segstore.storage.store.stats import Family
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -37,7 +38,12 @@ class Encoding(NamedTuple):
 
     def text(self, families: Iterable[Family]) -> bytes:
         """Return metrics in this format, without its end mark."""
-        return self.generate(registry_of(families)).removesuffix(_END)
+        return text_of(families, self.is_open).encode()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether this is OpenMetrics."""
+        return self.content_type.startswith("application/openmetrics")
 
     def of_process(self, registry: CollectorRegistry) -> bytes:
         """Return the metrics of a registry of prometheus-client, without the end mark."""
@@ -45,7 +51,7 @@ class Encoding(NamedTuple):
 
     def joined(self, parts: Iterable[bytes]) -> bytes:
         """Return one text of several."""
-        return b"".join([*parts, _END if self.content_type.startswith("application/openmetrics") else b""])
+        return b"".join([*parts, _END if self.is_open else b""])
 
 
 def encoding_for(accept: str) -> Encoding:
