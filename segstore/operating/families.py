@@ -14,7 +14,6 @@ from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.descriptions import GroupDescription
 from segstore.errors import GroupNotFoundError
 from segstore.operating.exposition import merged
-from segstore.storage.meta.topic_info import CONSUMER_OFFSETS
 from segstore.storage.store.stats import Family, Metric, Sample
 from segstore.storage.store.store import Store
 from segstore.version import VERSION
@@ -54,7 +53,7 @@ def _groups(store: Store) -> list[GroupDescription]:
     """Return the groups that a store has. Who reads beside a writer has no coordinator, and would read all
     committed offsets anew.
     """
-    if not store._keeps or CONSUMER_OFFSETS not in store.topics():
+    if not store._keeps:
         return []
     known, found = Groups(store), []
     for listing in known.list():

@@ -97,6 +97,14 @@ def test_pages(name: str, shown: segstore.Server) -> None:
     assert method == "HEAD" or int(got.headers["content-length"]) == len(body)
 
 
+def test_a_head_has_no_body(shown: segstore.Server) -> None:
+    with connected(shown.http) as sock:
+        sock.sendall(b"HEAD /healthz HTTP/1.1\r\n\r\n")
+        head, end, body = read_all(sock).partition(b"\r\n\r\n")
+    assert (end, body) == (b"\r\n\r\n", b"")
+    assert b"Content-Length: 3\r\n" in head
+
+
 # --- faults -------------------------------------------------------------------------------------
 
 
@@ -137,7 +145,7 @@ def test_a_hung_disk_holds_up_no_scrape(store_dir: Path) -> None:
 
 
 def test_a_loop_that_does_not_turn_is_told(shown: segstore.Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(health, "MOST_SECONDS", 1.5)  # the loop is asked each second
     goes_on = threading.Event()
     shown.node.loop.soon(lambda: goes_on.wait(PATIENCE))
     try:

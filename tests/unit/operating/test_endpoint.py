@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ from scrapes import connected, get, read_all
 from waiting import PATIENCE, until
 
 from segstore.operating import endpoint as module
+from segstore.operating import pages, snapshot
 from segstore.operating.endpoint import HttpEndpoint
 from segstore.operating.families import gauge
 from segstore.operating.operated import Operated
@@ -152,3 +154,43 @@ def test_no_descriptor_is_left() -> None:
         with shown() as endpoint:
             get(address(endpoint), "/metrics")
     until(lambda: opened() <= before)
+
+
+def test_a_refused_client_may_end_what_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LINGER", PATIENCE)
+    with shown() as endpoint, connected(address(endpoint)) as sock:
+        sock.sendall(b"POST it\r\n")
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += sock.recv(4096)
+        for _ in range(20):  # a closed socket would answer the first with a reset, and a later one would fail
+            sock.sendall(bytes(10_000))
+            assert get(address(endpoint), "/healthz").status == 200
+        sock.shutdown(socket.SHUT_WR)
+        read_all(sock)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_client_that_reads_slowly_gets_all() -> None:
+    many = families(LARGE)
+    with shown(Operated(list, lambda: many, list)) as endpoint:
+        whole = until(lambda: body if "many{" in (body := get(address(endpoint), "/metrics").body) else "")
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            sock.connect(("127.0.0.1", endpoint.address.port))
+            sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            body = read_all(sock).partition(b"\r\n\r\n")[2].decode()
+    assert body.splitlines()[-1] == whole.splitlines()[-1]
+
+
+def test_a_snapshot_that_comes_late_is_in_the_next_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_PATIENCE", 0.01)
+    monkeypatch.setattr(pages, "_SAME", PATIENCE)
+    monkeypatch.setattr(snapshot, "FRESH", PATIENCE)
+    free = threading.Event()
+    gathered = [gauge("late", "", 1)]
+    with shown(Operated(list, lambda: gathered if free.wait(PATIENCE) else [], list)) as endpoint:
+        assert "late 1.0" not in get(address(endpoint), "/metrics").body
+        free.set()
+        until(lambda: not endpoint._pages._waits)
+        assert "late 1.0" in get(address(endpoint), "/metrics").body
