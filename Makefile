@@ -171,6 +171,9 @@ bench-serve: $(VENV)/.built  ## segstore serve beside a warm Kafka broker, by tu
 bench-append: $(VENV)/.built  ## each kind of append beside a plain one, by turns, in two minutes; into benchmarks/results/ and docs/benchmarks.md
 	$(BIN)/python -m benchmarks.append_kinds $(ARGS)
 
+bench-operate: $(VENV)/.built  ## what counting requests costs a server, by turns, in three minutes (ARGS=--quick)
+	$(BIN)/python -m benchmarks.operate $(ARGS)
+
 bench-shared: $(VENV)/.built  ## processes that share a store, beside one alone, servers and databases, and new hosts, in six minutes; into benchmarks/results/ and docs/processes.md (ARGS=--quick)
 	$(BIN)/python -m benchmarks.bench_shared $(ARGS)
 

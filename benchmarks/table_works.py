@@ -91,7 +91,7 @@ def in_duckdb(case: Case, data: Data) -> int:
     }[case.work]
     with duckdb.connect() as connection:
         if case.source != PARQUET:
-            connection.register("t", segstore.dataset(data.place(case), TOPIC))
+            segstore.duckdb.attach(connection, data.place(case), topics=[TOPIC])
         else:
             connection.sql(f"create view t as select * from read_parquet('{data.parquet}')")
         row = connection.execute(sql).fetchone()

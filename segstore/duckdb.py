@@ -10,18 +10,16 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from segstore.errors import InvalidArgumentError, InvalidTypeError, MissingPackageError, Needing
+from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing
 from segstore.storage.meta.topics import check_there
 from segstore.storage.store.store import Store
+from segstore.tables.package_versions import check_version, release
 from segstore.tables.source import opened
 
 if TYPE_CHECKING:
     import duckdb
 
     from segstore.tables.topic_dataset import TopicDataset
-
-OLDEST = "1.4.2"
-"""The oldest version of DuckDB that is tested."""
 
 
 def attach(
@@ -57,7 +55,7 @@ def attach(
         import duckdb
     with Needing("pyarrow", "segstore.duckdb.attach"):
         import pyarrow  # noqa: F401
-    _check_version(duckdb.__version__)
+    check_version("segstore.duckdb.attach", "duckdb", duckdb.__version__)
     given: object = connection
     if given is not duckdb and not isinstance(given, duckdb.DuckDBPyConnection):
         raise InvalidTypeError(f"connection={connection!r}: must be a connection of DuckDB")
@@ -65,7 +63,7 @@ def attach(
     _check_names(connection, views)
     terms = {"isolation_level": isolation_level, "check_crcs": check_crcs}
     decoded = _by_topic(values, views.values())
-    in_ms = _release(duckdb.__version__) >= (2,)
+    in_ms = release(duckdb.__version__) >= (2,)
     with opened(store_or_path) as store:
         found = {
             view: _dataset(store, store_or_path, topic, decoded.get(topic), in_ms, terms)
@@ -74,20 +72,6 @@ def attach(
     for view, each in found.items():
         connection.register(view, each)
     return list(found)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, without those of a build: 1.5.0 of "1.5.0.dev3"."""
-    return tuple(int(each) for each in version.split(".")[:3] if each.isdecimal())
-
-
-def _check_version(version: str) -> None:
-    if _release(version) < _release(OLDEST):
-        raise MissingPackageError(
-            f"segstore.duckdb.attach needs duckdb {OLDEST} or newer, and {version} is installed:"
-            " pip install --upgrade duckdb",
-            name="duckdb",
-        )
 
 
 def _views(
@@ -163,12 +147,12 @@ def _dataset(
     terms: Mapping[str, Any],
 ) -> TopicDataset:
     """Return the dataset of a topic of a store that is open for this; each scan opens `store_or_path`."""
-    from segstore.tables.microseconds import MicrosecondTable
-    from segstore.tables.table import Table, table_of
+    from segstore.tables.duckdb_table import DuckDBTable
+    from segstore.tables.table import table_of
     from segstore.tables.topic_dataset import TopicDataset
 
-    def made(table: Table) -> Table:
-        return table if in_ms else MicrosecondTable(table)
+    def made() -> DuckDBTable:
+        return DuckDBTable(table_of(store_or_path, topic, **of_values, **terms), in_ms)
 
     of_values = _keywords(values)
     try:
@@ -176,4 +160,4 @@ def _dataset(
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"topic {topic!r}: {error}") from error
     first.source.place = store_or_path
-    return TopicDataset(made(first), lambda: made(table_of(store_or_path, topic, **of_values, **terms)))
+    return TopicDataset(DuckDBTable(first, in_ms), made)

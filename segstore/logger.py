@@ -34,8 +34,11 @@ class Logger:
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
-    def info(self, message: str, *args: object) -> None:
+    def debug(self, message: str, *args: object) -> None:
         """Log a message, as the method of logging.Logger does; so do the other methods."""
+        self._log(logging.DEBUG, message, args)
+
+    def info(self, message: str, *args: object) -> None:
         self._log(logging.INFO, message, args)
 
     def warning(self, message: str, *args: object) -> None:
@@ -141,6 +144,11 @@ class _Carrier:
         """Drop the messages in the child of a fork: they belong to the parent."""
         self._waiting.clear()
         self._thread = None
+
+
+def deliver() -> None:
+    """Have the handlers called with all messages so far, before one of them is removed."""
+    _carrier.end()
 
 
 _carrier = _Carrier()

@@ -117,7 +117,8 @@ STATUSES = """\
 | 1 | An error, named by a line on standard error; damage found by `check`; "no" as answer to a question. |
 | 2 | Wrong usage: an unknown command or option, or a value that it does not take, as what is no SQL. |
 | 130 | Ctrl-C, the usual end of `consume --follow`, `serve`, `follow` and `mirror` on a terminal. |
-| 129, 143 | SIGHUP, SIGTERM; `follow --once` and `mirror --once` end with 143, their work unfinished. |
+| 129 | SIGHUP, but for `serve`, which reads certificates, users and rights again. |
+| 143 | SIGTERM; `follow --once` and `mirror --once` end with it, their work unfinished. |
 | 141 | The reader of a pipe has closed it, as `head` does. |"""
 """What the page of the command line says between the list of commands and the commands."""
 

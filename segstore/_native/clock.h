@@ -15,6 +15,14 @@ static inline int64_t clock_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* Seconds of CLOCK_MONOTONIC. */
+static inline double clock_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
 /* Whether the topic's settings allow a record of this time. That of a topic that stamps is not judged. */
 static inline int is_near(const seg_tail *t, int64_t timestamp, int64_t now)
 {

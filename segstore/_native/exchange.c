@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "bytes.h"
+#include "clock.h"
 #include "contract/answers.h"
 #include "contract/batch.h"
 #include "contract/exchange.h"
@@ -27,12 +28,26 @@ enum {
     SHIFT = 7
 };
 
+void seg_count(seg_counts *c, int64_t received, int64_t sent, double begun)
+{
+    double seconds = clock_seconds() - begun;
+    int n = 0;
+    while (n < SEG_BOUNDS && seconds > c->bounds[n])
+        n++;
+    c->times[n]++;
+    c->seconds += seconds;
+    c->received += received;
+    c->sent += sent;
+}
+
 /* Receive what has come. The request, without its size, if exactly one whole request is there; else NULL. */
 static uint8_t *receive(int sock, seg_exchange *x)
 {
     ssize_t got = recv(sock, x->room, (size_t)x->room_len, MSG_DONTWAIT);
     x->received = got < 0 ? -errno : got;
     x->answered = x->sent = 0;
+    if (x->counts)
+        x->begun = clock_seconds();
     return got >= SIZE + BEHIND_NUMBER && get32(x->room) == got - SIZE ? x->room + SIZE : NULL;
 }
 
@@ -48,6 +63,12 @@ static void answer(int sock, seg_exchange *x, uint8_t *out, int64_t len, const u
     ssize_t sent = send(sock, out, (size_t)len, MSG_DONTWAIT | MSG_NOSIGNAL);
     x->answered = len;
     x->sent = sent < 0 ? 0 : sent; /* who sends the rest meets the error again */
+}
+
+static void count(const seg_exchange *x)
+{
+    if (x->counts && x->sent == x->answered)
+        seg_count(x->counts, x->received, x->sent, x->begun);
 }
 
 /* --- produce ------------------------------------------------------------------ */
@@ -104,6 +125,7 @@ int64_t seg_exchange_produce(int sock, seg_exchange *x, seg_tail *t, const seg_r
     put64(out + x->told_at + 8, h->attributes & APPEND_TIME ? h->max_timestamp : -1);
     put64(out + x->told_at + 16, t->start_offset);
     answer(sock, x, out, x->answer_len, frame + NUMBER);
+    count(x);
     return first;
 }
 
@@ -172,15 +194,16 @@ int64_t seg_exchange_fetch(int sock, seg_exchange *x, int fd, const seg_sendable
     if (offset < start || offset < s->segment.base_offset || offset >= s->below ||
         !seg_find_stretch(fd, &s->segment, -1, offset, x->most, &at) || at.next_offset > s->below)
         return SEG_SLOW;
-    int64_t count = at.stop - at.position;
-    if (count <= 0 || count > x->longest || count < x->least ||
-        !(out = place(x, x->answer_len + VARINT + count + x->behind_len)))
+    int64_t size = at.stop - at.position;
+    if (size <= 0 || size > x->longest || size < x->least ||
+        !(out = place(x, x->answer_len + VARINT + size + x->behind_len)))
         return SEG_SLOW;
     int64_t len = put_answer(x, fd, &at, ends, out);
     if (!len)
         return SEG_SLOW;
     answer(sock, x, out, len, frame + NUMBER);
-    return count;
+    count(x);
+    return size;
 }
 
 /* --- a fetch of a session, which waits before it is answered -------------------- */

@@ -74,6 +74,10 @@ COMMANDS = {
         "segstore.cli.serve",
         "Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.",
     ),
+    "config": (
+        "segstore.cli.config",
+        "Judge files of settings for `segstore serve --config`.",
+    ),
     "members": (
         "segstore.cli.members",
         "Show the processes that share the store: which of them is the host, who is stopped, and who holds"

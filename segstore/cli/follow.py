@@ -12,6 +12,8 @@ import click
 import segstore
 from segstore.choices import ASYNC, DEAD, REACHABLE, SYNC
 from segstore.cli.client_option import client_option
+from segstore.cli.lifetime import Lifetime
+from segstore.cli.logs import log_options, logged
 from segstore.cli.options import confirmed, http_option, no_bootstrap, tell_http
 from segstore.cli.output import size_text, status_line
 from segstore.cli.signals import stopped_by_signals
@@ -41,6 +43,7 @@ _CLIENT = "A setting of the client, such as security.protocol=SSL; may be repeat
 @click.option("--once", is_flag=True, help="End when all is there that the primary had at the start.")
 @http_option
 @client_option(_CLIENT)
+@log_options
 def follow(
     source: str,
     directory: str,
@@ -49,6 +52,8 @@ def follow(
     once: bool,
     http: str | None,
     config: dict[str, str],
+    log_format: str,
+    log_level: str,
 ) -> None:
     """Keep DIRECTORY as the hot standby of the primary at HOST:PORT, until Ctrl-C.
 
@@ -60,9 +65,13 @@ def follow(
     mode = mode or _mode_of(directory)
     chosen = [part for text in topics for part in text.split(",") if part] or ALL
     with (
+        logged(log_format, log_level),
         stopped_by_signals(unfinished=once),
+        Lifetime(directory) as life,
         segstore.follow(source, directory, mode=mode, topics=chosen, config=config, http=http) as running,
+        life.until_stopped(),
     ):
+        life.started(f"follows {source} ({mode})")
         click.echo(f"{directory} follows {source} ({mode})")
         tell_http(running.http)
         with status_line(f"{directory} follows") as line:

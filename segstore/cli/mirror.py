@@ -17,6 +17,8 @@ from click.core import ParameterSource
 import segstore
 from segstore.choices import CUT, ISOLATION_LEVELS, KEEP, MIRRORED, REPLACE
 from segstore.cli.client_option import client_option
+from segstore.cli.lifetime import Lifetime
+from segstore.cli.logs import log_options, logged
 from segstore.cli.options import STORE, http_option, no_bootstrap, store_given, tell_http
 from segstore.cli.output import progress_bar
 from segstore.cli.signals import stopped_by_signals
@@ -68,6 +70,7 @@ _LOOK_MS = 500
 )
 @http_option
 @client_option("A setting of the client or of the mirror, such as security.protocol=SSL; may be repeated.")
+@log_options
 def mirror(
     bootstrap: str | None,
     directory: str | None,
@@ -79,6 +82,8 @@ def mirror(
     recreated: str,
     http: str | None,
     config: dict[str, str],
+    log_format: str,
+    log_level: str,
 ) -> None:
     """Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into
     DIRECTORY, until Ctrl-C.
@@ -96,11 +101,13 @@ def mirror(
     chosen = [part for text in topics for part in text.split(",") if part] or [ALL]
     if target is not None:
         _check_alone(bootstrap, path)
-        _mirror_to(str(path), target, chosen, once, config)
+        with logged(log_format, log_level):
+            _mirror_to(str(path), target, chosen, once, config)
     elif bootstrap is None or directory is None:
         raise click.UsageError(f"Missing argument '{'BOOTSTRAP' if bootstrap is None else 'DIRECTORY'}'.")
     else:
-        _mirror_from(bootstrap, directory, chosen, isolation, once, recreated, config, http)
+        with logged(log_format, log_level):
+            _mirror_from(bootstrap, directory, chosen, isolation, once, recreated, config, http)
 
 
 def _check_alone(bootstrap: str | None, path: str | None) -> None:
@@ -122,16 +129,17 @@ def _mirror_to(path: str, target: str, topics: list[str], once: bool, config: di
 
     with (
         stopped_by_signals(unfinished=once),
+        Lifetime(path) as life,
         open_reading(path) as store,
         segstore.mirror_to(store, target, topics, config=config) as running,
+        life.until_stopped(),
     ):
+        life.started(f"is mirrored to {target}")
         click.echo(f"{path} is mirrored to {target}")
         with progress_bar(0, "mirror", "offsets") as bar:
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
                 _show_to(bar, running)
-        problems = running.problems
-        for problem in problems.values():
-            click.echo(problem, err=True)
+        problems = running.problems  # each is in the log
         if once:
             partitions = [each for each in running.partitions() if not each.refused]
             offsets = sum(each.target_end_offset - each.start_offset for each in partitions)
@@ -165,17 +173,18 @@ def _mirror_from(
 ) -> None:
     with (
         stopped_by_signals(unfinished=once),
+        Lifetime(directory) as life,
         segstore.mirror(
             bootstrap, directory, topics, isolation=isolation, recreated=recreated, config=config, http=http
         ) as running,
+        life.until_stopped(),
     ):
+        life.started(f"mirrors {bootstrap}")
         click.echo(f"{directory} mirrors {bootstrap}")
         tell_http(running.http)
         with progress_bar(0, "mirror", "offsets") as bar:
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
                 _show(bar, running)
-        for problem in running.problems.values():
-            click.echo(problem, err=True)
         if once:
             click.echo(_told(running))
 

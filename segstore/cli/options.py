@@ -157,11 +157,13 @@ def settings_with_units(ctx: click.Context, param: click.Parameter, given: Seque
     """Parse settings by Kafka's names, as `pairs` does. A time may have a unit (ms, s, min, h, d, w), a
     size too (kB, MB, GB, TB: powers of 1000; KiB and so on: of 1024).
     """
-    return {name: _in_plain_units(name, value) for name, value in pairs(ctx, param, given).items()}
+    return {name: in_plain_units(name, value) for name, value in pairs(ctx, param, given).items()}
 
 
-def _in_plain_units(name: str, value: str) -> str:
-    """Return the value of a setting in ms or bytes, as it was given where it has no unit."""
+def in_plain_units(name: str, value: str) -> str:
+    """Return the value of a setting in ms or bytes, as it was given if it has no unit. Raises BadParameter
+    for another unit.
+    """
     from segstore.units import SIZES, TIMES, plain_number, unit_of  # most commands have no settings
 
     units = TIMES if name.endswith((".ms", "_ms")) else SIZES if _is_size(name) else {}

@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 import click
 
 import segstore
 from segstore.choices import HOST, PORT
-from segstore.cli.options import http_option, settings_option, store_option, tell_http
-from segstore.cli.signals import stopped_by_signals
-from segstore.errors import ConfigError, InvalidArgumentError, ListenError, SegstoreError
+from segstore.cli.lifetime import Lifetime
+from segstore.cli.logs import log_options, logged
+from segstore.cli.options import http_option, no_bootstrap, settings_option, store_given, tell_http
+from segstore.cli.signals import hangups, stopped_by_signals
+from segstore.errors import ListenError, SegstoreError
+from segstore.logger import Logger
+
+log = Logger("segstore")
 
 _AUTO_CREATE = "auto_create_topics_enable"
-_NAME = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
-_OPTIONS = {
-    "ssl_keystore_location": "--tls-keystore",
-    "ssl_truststore_location": "--tls-truststore",
-    "sasl_users": "--sasl-users",
-    "super_users": "--super-users",
-}
 _ADVICE = {
     errno.EADDRINUSE: "another program listens there; --listen takes another port, or 0 for one that is free",
     errno.EADDRNOTAVAIL: "this machine does not have that address; 0.0.0.0 is every one that it has",
@@ -37,14 +34,21 @@ _ADVICE = {
 
 
 @click.command()
-@store_option
+@no_bootstrap
+@store_given("Directory of the store; by default log.dirs of --config.", kind=click.Path(file_okay=False))
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="A properties file with settings, as Kafka's server.properties; what the command line says counts"
+    " more. `segstore config check FILE` judges it.",
+)
 @click.option(
     "--listen",
     "-l",
     metavar="[PROTOCOL://]HOST:PORT",
     multiple=True,
-    default=[f"{HOST}:{PORT}"],
-    show_default=True,
+    show_default=f"{HOST}:{PORT}, or listeners of --config",
     help="Where to listen: 0.0.0.0 is every address of this machine, a port alone is one of 127.0.0.1; port "
     "0 is one that is free. PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. May be repeated, with "
     "another protocol each, or a name that --set listener.security.protocol.map explains.",
@@ -105,8 +109,10 @@ _ADVICE = {
 @settings_option(
     "A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be repeated."
 )
+@log_options
 def serve(
-    path: str,
+    path: str | None,
+    config: str | None,
     listen: tuple[str, ...],
     advertise: tuple[str, ...],
     auto_create_topics: bool | None,
@@ -119,82 +125,74 @@ def serve(
     shared: bool,
     http: str | None,
     given: dict[str, str],
+    log_format: str,
+    log_level: str,
 ) -> None:
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
 
     The store is made where there is none yet. At Ctrl-C or SIGTERM the requests that have come are answered,
-    and the store is closed, which a line on standard error says; a second Ctrl-C does not wait for answers.
-    The exit status is 0 after SIGTERM.
+    and the store is closed, which the log on standard error says; a second Ctrl-C does not wait for answers.
+    The exit status is 0 after SIGTERM. At SIGHUP certificates, users, the allow list and super users are read
+    again, from the files that --config and other options name; connections go on.
     """
     from segstore.cli.places.properties import client_settings
-    from segstore.config import StoreConfig
-    from segstore.server.network.server import endpoint
-    from segstore.server.settings import ServerConfig, parted
+    from segstore.cli.reloading import Reloading
+    from segstore.cli.server_plan import ServerOptions, plan
+    from segstore.cli.setting_names import names_of_the_command
 
-    settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
-    first, *more = listen
-    protocol, _, address = first.rpartition("://")
-    several = bool(more) or "listener_security_protocol_map" in settings
-    if several:
-        settings |= _listeners(listen, advertise)
-    elif len(advertise) > 1:
-        raise InvalidArgumentError("--advertise is given more often than --listen")
     options: dict[str, object] = {
         _AUTO_CREATE: auto_create_topics,
-        "security_protocol": None if several else protocol.upper() or None,
         "ssl_keystore_location": tls_keystore,
         "ssl_truststore_location": tls_truststore,
-        "ssl_client_auth": "required" if tls_truststore and "ssl_client_auth" not in settings else None,
         "sasl_users": sasl_users,
         "allow": allow or None,
         "super_users": super_users,
     }
+    settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
     settings |= {name: value for name, value in options.items() if value is not None}
-    with _names_of_the_command(settings):
-        of_store, of_server = parted(settings)
-        for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
-            kind.parse(told)  # nothing is made where one of them is wrong
+    asked = ServerOptions(path, listen, advertise, settings, config)
+    made = plan(asked)
     of_client = (
         None
         if old_primary_config is None
         else client_settings(old_primary_config.read(), old_primary_config.name)
     )
-    place: dict[str, Any] = {}
-    if not several and "listeners" not in settings:
-        where = endpoint("--listen", address, PORT, HOST)
-        place = {"host": where.host, "port": where.port, "advertised": next(iter(advertise), None)}
-        for each in advertise:
-            endpoint("--advertise", each)
-    with stopped_by_signals(), _none_made_in_vain(path), _opened(path, of_store, shared) as store:
+    path = made.path
+    with (
+        logged(log_format, log_level),
+        hangups() as came,
+        stopped_by_signals(),
+        _none_made_in_vain(path),
+        Lifetime(path) as life,
+        _opened(path, made.of_store, shared) as store,
+    ):
+        life.is_closed = lambda: store._context.closed
+        if made.ignored:
+            log.info("%s: %s have no effect here", config, ", ".join(made.ignored))
         try:
-            with _names_of_the_command(settings):
-                server = segstore.serve(store, **place, old_primary=of_client, http=http, **of_server)
+            with names_of_the_command(made.of_server):
+                server = segstore.serve(
+                    store, **made.place, old_primary=of_client, http=http, **made.of_server
+                )
         except ListenError as error:
             raise _with_advice(error) from None
-        with server:
+        with server, life.until_stopped():
+            life.started(_secured(server))
             click.echo(_told(server, path))
             tell_http(server.http)
-            _wait_for_signal()
+            _wait_for_signal(came, Reloading(server, asked, made).reload)
 
 
 @contextmanager
 def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[segstore.Store]:
-    """Open the store for a block; at the signal that ends it say that the store is closed. Raises
-    SegstoreError if it is shared, and another process is its host.
-    """
-    store = segstore.open(path, config=config, shared=shared)
-    try:
-        with store:
-            if store.role == "guest":
-                raise SegstoreError(
-                    f"{path} has a host already, process {store.host_pid}, and only the host serves: end "
-                    'that process, and have workers open the store with shared="guest", which never become it'
-                )
-            yield store
-    except KeyboardInterrupt:
-        if store._context.closed:  # a later signal may have interrupted the close
-            click.echo(f"{path} is closed", err=True)
-        raise
+    """Open the store for a block. Raises SegstoreError if it is shared, and another process is its host."""
+    with segstore.open(path, config=config, shared=shared) as store:
+        if store.role == "guest":
+            raise SegstoreError(
+                f"{path} has a host already, process {store.host_pid}, and only the host serves: end "
+                'that process, and have workers open the store with shared="guest", which never become it'
+            )
+        yield store
 
 
 @contextmanager
@@ -212,55 +210,14 @@ def _none_made_in_vain(path: str) -> Iterator[None]:
         raise
 
 
-def _wait_for_signal() -> NoReturn:
-    """Wait until the handler of a signal raises. The system may give a signal to another thread; CPython
-    calls its handler in this one, but does not wake it: so it looks each second.
+def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoReturn:
+    """Wait until the handler of a signal raises; reload whenever SIGHUP came. The system may give a signal to
+    another thread; CPython calls its handler in this one, but does not wake it: so it looks each second.
     """
     while True:
-        time.sleep(1)
-
-
-def _listeners(listen: Sequence[str], advertise: Sequence[str]) -> dict[str, object]:
-    """Return the settings of several listeners. Raises InvalidArgumentError."""
-    from segstore.server.network.server import address_text, endpoint
-
-    if advertise and len(advertise) != len(listen):
-        raise InvalidArgumentError(
-            f"--advertise is given {len(advertise)} times, and --listen {len(listen)}: each has one, in order"
-        )
-    places = []
-    for each in listen:
-        name, _, address = each.rpartition("://")
-        places.append((name or "PLAINTEXT", address_text(endpoint("--listen", address, PORT, HOST))))
-    told = [address_text(endpoint("--advertise", each)) for each in advertise]
-    made: dict[str, object] = {"listeners": ",".join(f"{name}://{address}" for name, address in places)}
-    if told:
-        names = [name for name, _ in places]
-        made["advertised_listeners"] = ",".join(map("://".join, zip(names, told, strict=True)))
-    return made
-
-
-@contextmanager
-def _names_of_the_command(given: Mapping[str, object]) -> Iterator[None]:
-    """Run a block whose ConfigError has settings by their names with dots, and with the option that gives
-    them.
-    """
-    from segstore.config import StoreConfig
-    from segstore.server.settings import ServerConfig
-
-    of_store = (row.name.replace(".", "_") for row in StoreConfig.describe())
-    known = {*given, *(row.name for row in ServerConfig.describe()), *of_store}
-
-    def named(match: re.Match[str]) -> str:
-        if match[0] not in known:
-            return match[0]
-        option = _OPTIONS.get(match[0])
-        return match[0].replace("_", ".") + (f" ({option})" if option else "")
-
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(_NAME.sub(named, str(error))) from None
+        with suppress(Empty):
+            came.get(timeout=1)
+            reload()
 
 
 def _with_advice(error: ListenError) -> ListenError:
@@ -278,3 +235,15 @@ def _told(server: segstore.Server, path: str) -> str:
     listens = address_text(Endpoint(server.host, server.port))
     told = "" if listens == server.bootstrap_servers else f", and tells clients {server.bootstrap_servers}"
     return f"{path} listens on {listens}{told}"
+
+
+def _secured(server: segstore.Server) -> str:
+    """Return where a server listens, how each place is secured, and who may do what."""
+    from segstore.server.network.server import address_text
+    from segstore.server.security.summary import protection, rights
+
+    places = [
+        f"{node.config.security_protocol}://{address_text(bound)} ({protection(node.config)})"
+        for node, bound in server._places()
+    ]
+    return f"listens on {', '.join(places)}; {rights(server.node.config)}"

@@ -1,5 +1,5 @@
 """Makes SIGTERM and SIGHUP end a measurement or a service as Ctrl-C does: its files are removed, or its store
-is closed, and its processes end.
+is closed, and its processes end. A server reads its settings again at SIGHUP.
 
 Threads: signals arrive in the main thread; in other threads this does nothing.
 """
@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import FrameType
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -29,6 +30,11 @@ def status(error: BaseException | None) -> int:
     SIGTERM, 129 for SIGHUP.
     """
     return 128 + (error.number if isinstance(error, EndedError) else signal.SIGINT)
+
+
+def signal_name(error: BaseException) -> str:
+    """Return the name of the signal that has ended a block: "SIGTERM", "SIGHUP" or "SIGINT"."""
+    return signal.Signals(error.number if isinstance(error, EndedError) else signal.SIGINT).name
 
 
 @contextmanager
@@ -64,6 +70,22 @@ def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
     except EndedError as error:
         if unfinished or error.number != signal.SIGTERM:
             raise
+
+
+@contextmanager
+def hangups() -> Iterator[SimpleQueue[int]]:
+    """Give a queue that has an entry for each SIGHUP of the block, which does not end the process then, not
+    even if the signal was ignored before (nohup).
+    """
+    came: SimpleQueue[int] = SimpleQueue()  # its `put` may interrupt its `get`
+    before = {number: signal.getsignal(number) for number in _of_main_thread((signal.SIGHUP,))}
+    for number in before:
+        signal.signal(number, lambda one, _: came.put(one))
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

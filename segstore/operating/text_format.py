@@ -23,9 +23,8 @@ def text_of(families: Iterable[Family], openmetrics: bool) -> str:
         name = metric.prometheus.removesuffix("_total") if is_counter and openmetrics else metric.prometheus
         doc = _escaped(metric.doc) if openmetrics else metric.doc.replace("\\", r"\\").replace("\n", r"\n")
         lines.append(f"# HELP {name} {doc}\n# TYPE {name} {metric.kind}\n")
-        for sample in samples:
-            values, value = sample[:2]
-            order, form = _form(metric.prometheus + "".join(sample[2:]), labels[: len(values)])
+        for values, value, suffix in samples:
+            order, form = _form(metric.prometheus + suffix, labels[: len(values)])
             lines.append(form % (*[_escaped(values[at]) for at in order], _number(value)))
     return "".join(lines)
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from segstore.storage.store.store import Store
 
 from .apis import Api
+from .authorized import Operation
+from .security.allow_list import CLUSTER_NAME, Resource
 from .security.authorizer import Authorizer
 from .settings import ServerConfig
 
@@ -89,6 +91,15 @@ class Node:
         self.authorizer = authorizer
         self.endpoint, self.cluster_id, self.node_id = endpoint, cluster_id, NODE_ID
         self._parts: dict[Callable[[Node], Any], Any] = {}
+
+    def allows(
+        self, principal: str, operation: Operation, resource: Resource, name: str = CLUSTER_NAME
+    ) -> bool:
+        """Return whether a client may do something now: the authorizer may have changed since its request
+        came.
+        """
+        authorizer = self.authorizer
+        return authorizer is None or authorizer.allows(principal, operation, resource, name)
 
     def part(self, kind: Callable[[Node], T]) -> T:
         """Return the node's object of a class, such as its fetch sessions."""

@@ -37,9 +37,10 @@ SHORT = 4096
 """A stretch of a file of at most so many bytes is read, and sent with what lies around it: one call for all
 of it costs less than three.
 """
-Received = tuple[int, "Response | Answered | Later | None"]
-"""How many bytes came, 0 where no more will come, -errno where that failed; and the rest of the answer,
-ANSWERED where there is none, LATER where it comes by the channel, or None where what came is not done yet.
+Received = tuple[int, "Response | Answered | Later | None", int]
+"""How many bytes came, 0 where no more will come, -errno where that failed; the rest of the answer, ANSWERED
+where there is none, LATER where it comes by the channel, or None where what came is not done yet; and how
+many bytes of the answer the socket has taken.
 """
 
 
@@ -54,6 +55,8 @@ class Repeat(Protocol):
     that sends one batch after the other to one partition, or of a consumer that fetches them.
     """
 
+    api: Api
+
     def __call__(self, frame: memoryview) -> Response | Later | None:
         """Answer a request, which is here without its size; return the whole response, or LATER where it
         comes by `Channel.give`. None, and nothing is done: it is no such request, or its handler is to answer
@@ -63,6 +66,16 @@ class Repeat(Protocol):
     @property
     def receive(self) -> Receive | None:
         """Receives a request, and answers it, where one call of C may do both; None where none does."""
+
+
+class Row(Protocol):
+    """Counts of the requests of one API."""
+
+    counts: Any
+    """A `seg_counts *` (exchange.h)."""
+
+    def add_error(self, code: int) -> None:
+        """Count an error code of a response that is not sent by `Channel.answer`."""
 
 
 class Channel(Protocol):
@@ -87,11 +100,16 @@ class Channel(Protocol):
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
         """Send the response to the request that is under way; None: there is none."""
 
-    def give(self, out: bytearray, slices: Slices) -> None:
-        """Send the response to the request that is under way, as `write_response` returns it."""
+    def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
+        """Send the response to the request that is under way, as `write_response` returns it, or its rest
+        after `sent` bytes that the socket has taken.
+        """
 
-    def answered(self) -> None:
-        """Take note that the socket has taken the response to the request that is under way."""
+    def answered(self, size: int) -> None:
+        """Note that the socket has the response to the request that is under way, of `size` bytes."""
+
+    def row(self, api: Api) -> Row:
+        """Return where requests of an API are counted."""
 
     def mute(self, milliseconds: int) -> None:
         """Read no more requests until so long from now, nor before the present one is answered."""

@@ -11,6 +11,7 @@ from segstore.config.options import MAX_INT, MAX_LONG, made, switch, unknown, wh
 from segstore.storage.store.lease import interval_option
 
 from .features import SHARE_VERSION
+from .security.listeners import OWN_PREFIX
 from .security.settings import SecurityConfig
 
 
@@ -113,7 +114,8 @@ def parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     server_names = {row.name for row in ServerConfig.describe()}
     known = [*server_names, *store_names]
     for name in settings:
-        if name not in known and name not in ServerConfig.REFUSED:
+        is_of_listener = name.startswith(OWN_PREFIX)
+        if name not in known and name not in ServerConfig.REFUSED and not is_of_listener:
             raise unknown(name, known)
     of_store = {store_names[name]: value for name, value in settings.items() if name in store_names}
     rest = {k: v for k, v in settings.items() if k in server_names or k not in store_names}

@@ -6,20 +6,17 @@ On disk: only reads, when the frame is collected. Threads: any.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from segstore.errors import MissingPackageError, Needing, pip_install
+from segstore.errors import Needing
 from segstore.storage.scans.scan import EARLIEST, LATEST, Edge
 from segstore.storage.store.store import Store
+from segstore.tables.package_versions import check_version
 
 if TYPE_CHECKING:
     import polars
-
-OLDEST = {"polars": (1, 35), "pyarrow": (19, 0)}
-"""The oldest versions that are tested. pyarrow 18 makes no views of buffers."""
 
 
 def scan_polars(
@@ -56,13 +53,13 @@ def scan_polars(
     with Needing("polars", "scan_polars"):
         import polars as pl
         from polars.io.plugins import register_io_source
-    _check_version("polars", pl.__version__)
+    check_version("scan_polars", "polars", pl.__version__)
     with Needing("pyarrow", "scan_polars"):
         import pyarrow
 
         from segstore.tables.polars_frames import TopicFrames
         from segstore.tables.table import table_of
-    _check_version("pyarrow", pyarrow.__version__)
+    check_version("scan_polars", "pyarrow", pyarrow.__version__)
     terms: dict[str, Any] = {
         "partitions": partitions,
         "start": start,
@@ -77,14 +74,3 @@ def scan_polars(
     }
     source = TopicFrames(table_of(store_or_path, topic, values, **terms))
     return register_io_source(source.frames, schema=source.schema, is_pure=True)
-
-
-def _check_version(package: str, version: str) -> None:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found and (int(found[1]), int(found[2])) < OLDEST[package]:
-        oldest = ".".join(map(str, OLDEST[package]))
-        advice = pip_install(f"'{package}>={oldest}'")
-        raise MissingPackageError(
-            f"scan_polars needs {package} {oldest} or later, and {version} is installed: {advice}",
-            name=package,
-        )

@@ -23,6 +23,7 @@ NAMES = [
     "quotas",
     *(
         "serve",
+        "config",
         "members",
         "mirror",
         "follow",
@@ -83,7 +84,17 @@ main([])
 def test_help_of_a_command(name: str) -> None:
     shown = ok(name, "--help").stdout
     assert f" {name} [OPTIONS]" in shown
-    if name not in ("dump", "bench", "demo", "mirror", "end-mirror", "follow", "promote", "unfence"):
+    if name not in (
+        "config",
+        "dump",
+        "bench",
+        "demo",
+        "mirror",
+        "end-mirror",
+        "follow",
+        "promote",
+        "unfence",
+    ):
         assert "SEGSTORE_PATH" in shown
 
 

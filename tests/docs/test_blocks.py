@@ -27,7 +27,7 @@ LEFT_OUT: Mapping[str, Mapping[str, Reason]] = {
         "python3 -m venv ~/segstore-env": Reason.INSTALLS,
     },
     "docs/index.md": {"python3 -m venv ~/segstore-env": Reason.INSTALLS},
-    "docs/operate.md": {"scrape_configs:": Reason.NO_PROGRAM},
+    "docs/operate.md": {"scrape_configs:": Reason.NO_PROGRAM, "ExecReload=": Reason.NO_PROGRAM},
     "docs/serve.md": {"User:alice: read": Reason.NO_PROGRAM},
     "docs/standby.md": {"primary-log is the primary": Reason.NO_PROGRAM},
     "docs/zero-copy.md": {"segstore bench zero-copy --directory": Reason.MINUTES},
@@ -107,11 +107,6 @@ def mirror(directory: Path) -> Iterator[Setting]:
 
 
 @contextmanager
-def operate(directory: Path) -> Iterator[Setting]:
-    yield Setting({"--http 9100": f"--http {free_port()}", "9092": str(free_port())})
-
-
-@contextmanager
 def replication(directory: Path) -> Iterator[Setting]:
     def plain() -> None:
         with segstore.open(directory / "disk1" / "plain") as store:
@@ -133,6 +128,13 @@ def serve(directory: Path) -> Iterator[Setting]:
     yield Setting(
         {"127.0.0.1:9092": "127.0.0.1:0", "0.0.0.0:9093": "127.0.0.1:0"}, before={"--sasl-users": users}
     )
+
+
+@contextmanager
+def operate(directory: Path) -> Iterator[Setting]:
+    certificates(directory)
+    (directory / "users.txt").write_text("alice:secret\nadmin:more secret\n")
+    yield Setting({"127.0.0.1:9093": "127.0.0.1:0", "--http 9100": "--http 0 --listen 0"})
 
 
 @contextmanager

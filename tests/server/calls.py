@@ -13,6 +13,7 @@ import segstore
 from segstore.protocol.codec import decode, encode, structs
 from segstore.server.apis import Api
 from segstore.server.handlers import HANDLERS
+from segstore.server.network.request_metrics import ApiMetrics
 from segstore.server.node import Endpoint, Node
 from segstore.server.request import LATER, Request
 from segstore.server.security.authorizer import authorizer_of
@@ -103,12 +104,16 @@ class FakeChannel:
     muted_ms: int = 0
     repeat: Any = None
     farewells: list[Callable[[], object]] = field(default_factory=list)
+    rows: dict[Api, ApiMetrics] = field(default_factory=dict)
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
         raise AssertionError("a handler answers by its request")
 
-    def give(self, out: bytearray, slices: Any) -> None:
+    def give(self, out: bytearray, slices: Any, sent: int = 0) -> None:
         raise AssertionError("only a repeat gives bytes")
+
+    def row(self, api: Api) -> ApiMetrics:
+        return self.rows.setdefault(api, ApiMetrics())
 
     def mute(self, milliseconds: int) -> None:
         self.muted_ms = milliseconds

@@ -68,8 +68,8 @@ MOST: dict[str, tuple[Ask, int]] = {
 }
 
 IN_SESSION: dict[str, tuple[int | None, int, int]] = {
-    "records of one partition": (0, 0, 57),
-    "nothing new": (None, 0, 40),
+    "records of one partition": (0, 0, 58),
+    "nothing new": (None, 0, 41),
     "a long poll in vain": (None, 1, 87),
 }
 """The fetch offset, None where no partition is named, how long to wait, and the most calls. Read field by

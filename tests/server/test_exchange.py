@@ -97,14 +97,17 @@ def talk(server: segstore.Server, wire: WireClient, ask: Callable[[int], bytes])
 
 def test_a_request_like_the_last_one_is_answered(talk: Talk, ask: Callable[[int], bytes]) -> None:
     data = ask(7)
-    assert talk.receive(data) == (len(data), ANSWERED)
-    assert talk.other.recv(1 << 16)[4:8] == data[8:12]
+    count, told, sent = talk.receive(data)
+    assert (count, told) == (len(data), ANSWERED)
+    answer = talk.other.recv(1 << 16)
+    assert answer[4:8] == data[8:12]
+    assert len(answer) == sent
 
 
 def test_nothing_is_waited_for(talk: Talk) -> None:
-    assert talk.receive(b"") == (-EAGAIN, None)
+    assert talk.receive(b"") == (-EAGAIN, None, 0)
     talk.other.shutdown(socket.SHUT_WR)
-    assert talk.receive(b"") == (0, None)
+    assert talk.receive(b"") == (0, None, 0)
 
 
 def test_what_is_not_one_whole_request_is_received_only(
@@ -120,18 +123,18 @@ def test_what_is_not_one_whole_request_is_received_only(
         data[:-1] + b"\1",
         data[:12] + b"\1" + data[13:],
     ):
-        assert talk.receive(other) == (len(other), None)
-    assert talk.receive(data, len(data) + 8) == (len(data), None)  # no room for the answer
+        assert talk.receive(other) == (len(other), None, 0)
+    assert talk.receive(data, len(data) + 8) == (len(data), None, 0)  # no room for the answer
     assert filled.partition("t").end_offset == end
-    assert talk.receive(data) == (len(data), ANSWERED)
+    assert talk.receive(data)[:2] == (len(data), ANSWERED)
 
 
 def test_what_the_socket_does_not_take_is_left(
     talk: Talk, ask: Callable[[int], bytes], wire: WireClient
 ) -> None:
     data, before = ask(7), talk.fill()
-    count, (rest, slices) = talk.receive(data)
-    assert (count, slices) == (len(data), [])
+    count, (rest, slices), sent = talk.receive(data)
+    assert (count, slices, sent) == (len(data), [], 0)
     assert len(talk.other.recv(len(before), socket.MSG_WAITALL)) == len(before)
     talk.other.sendall(data)
     memory = held("uint8_t[]", np.zeros(1 << 16, np.uint8))
@@ -152,7 +155,7 @@ def test_the_rest_of_an_answer_is_sent_when_the_client_reads(
     (connection,) = connections(server)
     repeat: Any = connection.repeat
     rest = bytearray(struct.pack(">i", 8 << 20) + bytes(8 << 20))  # more than sockets take at once
-    repeat.receive = lambda sock, memory: (len(os.read(sock, 1 << 16)), (rest, []))
+    repeat.receive = lambda sock, memory: (len(os.read(sock, 1 << 16)), (rest, []), 0)
     wire.socket.sendall(data)
     until(lambda: connection.state is State.WRITING)
     del repeat.receive

@@ -43,9 +43,11 @@ def json_lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def start_program(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-    """Start the command as a process, with pipes."""
-    env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+def start_program(
+    *arguments: object, variables: dict[str, str] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start the command as a process, with pipes. Of VARIABLES it has those that are given."""
+    env = {name: value for name, value in os.environ.items() if name not in VARIABLES} | (variables or {})
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # In the background jobs of a shell, perhaps also in this run, SIGINT is ignored; in a terminal it never
     # is.

@@ -96,8 +96,9 @@ def mirrored(directory: Path) -> Iterator[Place]:
 
 @contextmanager
 def server(directory: Path) -> Iterator[Place]:
-    """As `plain`, with a setting of a server for NAME=VALUE."""
+    """As `plain`, with a setting of a server for NAME=VALUE, and a file that has no setting."""
     with plain(directory) as place:
+        Path(place.values["FILE"]).write_text("# as it is by default\n", encoding="utf-8")
         yield place._replace(values={**place.values, "NAME=VALUE": "num.partitions=3"})
 
 
@@ -184,6 +185,7 @@ def results(directory: Path) -> Iterator[Place]:
 PLACES: Mapping[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "bench": results,
     "checkpoints": checkpoint,
+    "config": server,
     "create": new_topic,
     "demote": primary_alone,
     "elect": replicated,

@@ -1,10 +1,10 @@
 """Runs the code of a page of the documentation from top to bottom, in a directory of its own.
 
-A `python` block with a title is saved under that name; one without is run. A `bash` block is run, with
-`segstore` and `python` as commands of this tree; each of its commands must end with status 0. A command that
-runs until Ctrl-C is waited for until it prints, and gets Ctrl-C when the block ends. A `text` block says what
-was printed since the last one; `...` in it stands for anything, as in doctest. A block of any other kind is
-an error: none is passed by but those that `Setting.left_out` names.
+A `python` or `properties` block with a title is saved under that name; a `python` block without is run. A
+`bash` block is run, with `segstore` and `python` as commands of this tree; each of its commands must end with
+status 0. A command that runs until Ctrl-C is waited for until it prints, and gets Ctrl-C when the block ends.
+A `text` block says what was printed since the last one; `...` in it stands for anything, as in doctest. A
+block of any other kind is an error: none is passed by but those that `Setting.left_out` names.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from places import environment
 from waiting import PATIENCE
 
 SHELL = "bash"
+FILES = ("python", "properties")
 BLOCK = re.compile(r'^```([^\n"]*?)(?: title="([\w.]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 INTERRUPTED = 130
 COMMANDS = f"""set -e -o pipefail
@@ -121,7 +122,7 @@ def walk(page: Path, directory: Path, setting: Setting = PLAIN) -> int:
 
 
 def _run(block: Block, directory: Path, where: str, setting: Setting) -> str:
-    if block.kind == "python" and block.title:
+    if block.kind in FILES and block.title:
         (directory / block.title).write_text(block.text, encoding="utf-8")
         return ""
     if block.kind == "python" and setting.names is not None:

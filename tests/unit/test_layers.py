@@ -84,9 +84,9 @@ IMPORTED_ON_DEMAND = {
     *("records.arrow", "records.arrow_columns", "records.arrow_table"),
     *("storage.scans.columns", "storage.scans.table_stream"),
     *(
+        "tables.duckdb_table",
         "tables.expression_bounds",
         "tables.expressions",
-        "tables.microseconds",
         "tables.polars_bounds",
         "tables.polars_frames",
         "tables.table",

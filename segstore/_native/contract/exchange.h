@@ -9,6 +9,20 @@
 #include "rules.h"
 #include "transfer.h"
 
+enum { SEG_BOUNDS = 6 };
+
+/* The requests of an API that were answered. One thread counts; any reads. */
+typedef struct seg_counts {
+    double bounds[SEG_BOUNDS];      /* seconds */
+    int64_t times[SEG_BOUNDS + 1];  /* requests by their seconds: up to each bound, and above all */
+    double seconds;                 /* the sum */
+    int64_t received;               /* bytes of requests, with their sizes */
+    int64_t sent;                   /* of answers */
+} seg_counts;
+
+/* Count a request that was taken up at `begun`, in seconds of CLOCK_MONOTONIC, and is answered now. */
+void seg_count(seg_counts *c, int64_t received, int64_t sent, double begun);
+
 typedef struct seg_exchange {
     uint8_t *room;          /* requests are received here, at the front; an answer is put behind its request */
     int64_t room_len;
@@ -33,6 +47,8 @@ typedef struct seg_exchange {
     int64_t received;       /* bytes that came, 0: no more will come; -errno */
     int64_t answered;       /* bytes of the answer; 0: there is none yet */
     int64_t sent;           /* of these, by now */
+    double begun;           /* when the request came */
+    seg_counts *counts;     /* where a produce or fetch is counted whose answer is sent in whole; NULL: nowhere */
 } seg_exchange;
 
 /* Receive once, and do a request that is like the earlier one, if nothing else has come; the socket is not waited

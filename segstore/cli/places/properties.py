@@ -1,4 +1,5 @@
-"""Reads the properties file of Kafka's tools (--command-config) as settings of librdkafka. Threads: any.
+"""Reads properties files: entries of any (Java: java.util.Properties), and those of Kafka's tools
+(--command-config) as settings of librdkafka. Threads: any.
 
 The names are the same in both, but for what only Java has: a login module, of which user and password are
 taken, and trust stores, which librdkafka reads as PEM files under a name of its own.
@@ -7,11 +8,41 @@ taken, and trust stores, which librdkafka reads as PEM files under a name of its
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from segstore.errors import ConfigError
 
 _LINE = re.compile(r"((?:[^\\=:\s]|\\.)+)\s*[=:\s]\s*(.*)")
-_ESCAPE = re.compile(r"\\(.)")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+
+
+class PropertyEntry(NamedTuple):
+    """One entry of a file; `value` is None for a line that has none, whose text is the `name` then."""
+
+    line: int
+    name: str
+    value: str | None
+
+
+def entries(text: str) -> Iterator[PropertyEntry]:
+    """Yield the entries of a file's text, each with the number of the line on which it begins."""
+    for number, line in _lines(text):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            yield PropertyEntry(number, line, None)
+        else:
+            yield PropertyEntry(number, _unescaped(match[1]), _unescaped(match[2]))
+
+
+def _unescaped(text: str) -> str:
+    """Return a text without the escapes of java.util.Properties."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _letter(found[2]), text)
+
+
+def _letter(escaped: str) -> str:
+    return _LETTERS.get(escaped, escaped)
 
 
 def client_settings(text: str, name: str) -> dict[str, str]:
@@ -19,11 +50,9 @@ def client_settings(text: str, name: str) -> dict[str, str]:
     from segstore.wire.jaas import JAAS
 
     found: dict[str, str] = {}
-    for number, line in _lines(text):
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise ConfigError(f"{name}, line {number}: {line!r} must be NAME=VALUE")
-        key, value = (_ESCAPE.sub(r"\1", part) for part in match.groups())
+    for number, key, value in entries(text):
+        if value is None:
+            raise ConfigError(f"{name}, line {number}: {key!r} must be NAME=VALUE")
         found |= _login(value, f"{name}, line {number}") if key == JAAS else {key: value}
     return _without_java_stores(found, name)
 

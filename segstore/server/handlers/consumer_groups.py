@@ -78,10 +78,10 @@ def _asked(node: Node, request: Request) -> ConsumerHeartbeat:
 
 def _may_describe(node: Node, request: Request) -> MayDescribe | None:
     """Return what says whether the client may describe a topic, None where it may describe all."""
-    authorizer, principal = node.authorizer, request.channel.principal
-    if authorizer is None:
+    if node.authorizer is None:
         return None
-    return lambda topic: authorizer.allows(principal, Operation.DESCRIBE, Resource.TOPIC, topic)
+    principal = request.channel.principal
+    return lambda topic: node.allows(principal, Operation.DESCRIBE, Resource.TOPIC, topic)
 
 
 def _owned(topics: Iterable[Any] | None) -> Assignment | None:

@@ -12,5 +12,6 @@ def exchanged(exchange: Exchange, done: bool | None) -> Received | None:
         return None
     c = exchange.c
     if not done:
-        return c.received, None
-    return c.received, ANSWERED if c.sent == c.answered else (exchange.rest, [])
+        return c.received, None, 0
+    sent: int = c.sent
+    return c.received, ANSWERED if sent == c.answered else (exchange.rest, []), sent

@@ -227,11 +227,10 @@ class Fetches:
         """Return what says whether the client may read a topic. A session's partitions are judged with each
         request anew. A replica needs a right of the cluster's.
         """
-        authorizer, principal = self._node.authorizer, request.channel.principal
-        assert authorizer is not None
+        node, principal = self._node, request.channel.principal
         if replica_id >= 0:
-            return lambda topic: authorizer.allows(principal, Operation.CLUSTER_ACTION, Resource.CLUSTER)
-        return lambda topic: authorizer.allows(principal, Operation.READ, Resource.TOPIC, topic)
+            return lambda topic: node.allows(principal, Operation.CLUSTER_ACTION, Resource.CLUSTER)
+        return lambda topic: node.allows(principal, Operation.READ, Resource.TOPIC, topic)
 
     def _answer(self, fetch: _Fetch, found: Look) -> Any:
         """Return the response's body, to which the stretches belong from now on."""

@@ -132,9 +132,13 @@ def _final(answer: Any, request: Request) -> Any:
     """
     if request.body.acks:
         return answer
-    request.channel.mute(answer.throttle_time_ms)
-    if any(each.error_code for topic in answer.responses for each in topic.partition_responses):
-        request.channel.close()
+    channel = request.channel
+    channel.mute(answer.throttle_time_ms)
+    codes = [each.error_code for topic in answer.responses for each in topic.partition_responses]
+    for code in filter(None, codes):
+        channel.row(request.api).add_error(code)
+    if any(codes):
+        channel.close()
     return None
 
 

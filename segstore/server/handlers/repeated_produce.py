@@ -53,7 +53,8 @@ class RepeatedProduce:
         (topic,) = request.body.topic_data
         self._topic = {"name": topic.name, "topic_id": topic.topic_id}
         self._index = topic.partition_data[0].index
-        self._api, self._version = request.api, request.version
+        self.api, self._version = request.api, request.version
+        self._row = request.channel.row(request.api)
         self._kind, self._rest = bytes(before[: CORRELATION_ID.start]), bytes(before[CORRELATION_ID.stop :])
         self._at, self._is_flexible = len(before), request.version >= _FLEXIBLE_SINCE
         self._acks, self._timeout_ms = request.body.acks, max(request.body.timeout_ms, 0)
@@ -78,7 +79,7 @@ class RepeatedProduce:
         try:
             told = log.append_as_leader(records, acks=self._acks, timeout_ms=self._timeout_ms)
         except SegstoreError as error:
-            return self._written(frame, refused(error)), []
+            return self._refused(frame, refused(error))
         if self._answer is None:
             self._learn()
         out = bytearray(self._answer)  # type: ignore[arg-type]  # it was learnt
@@ -95,7 +96,7 @@ class RepeatedProduce:
         try:
             done = log.exchange_produce(sock, exchange)
         except SegstoreError as error:
-            return exchange.c.received, (self._written(exchange.request, refused(error)), [])
+            return exchange.c.received, self._refused(exchange.request, refused(error)), 0
         return exchanged(exchange, done)
 
     def _batch(self, frame: memoryview) -> memoryview | None:
@@ -124,12 +125,17 @@ class RepeatedProduce:
         self._answer = bytes(self._written(memoryview(bytes(CORRELATION_ID.stop)), part))
         self._told_at = self._answer.index(_TOLD.pack(*_MARKS))
         asked = self._kind + bytes(CORRELATION_ID.stop - CORRELATION_ID.start) + self._rest
-        self._exchange = Exchange(Alike(asked, self._answer, self._told_at, 3, self._is_flexible))
+        alike = Alike(asked, self._answer, self._told_at, 3, self._is_flexible)
+        self._exchange = Exchange(alike, self._row.counts)
+
+    def _refused(self, frame: memoryview, part: Any) -> Response:
+        self._row.add_error(part.error_code)
+        return self._written(frame, part), []
 
     def _written(self, frame: memoryview, part: Any) -> bytearray:
         topic = _Response.TopicProduceResponse(**self._topic, partition_responses=[part])
         (correlation_id,) = _INT32.unpack(frame[CORRELATION_ID])
-        return write_response(self._api, self._version, correlation_id, _Response(responses=[topic]))[0]
+        return write_response(self.api, self._version, correlation_id, _Response(responses=[topic]))[0]
 
 
 def repeated(request: Request, target: Target) -> RepeatedProduce | None:

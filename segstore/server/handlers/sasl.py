@@ -7,22 +7,21 @@ judged in a worker, since that may compute long, or call an application's code.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any
 
 from segstore.errors import copy_of
-from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.node import Node
+from segstore.server.notices import Notices, shown
 from segstore.server.request import LATER, Later, Request
 from segstore.server.security.failure import AuthenticationError
 from segstore.server.security.sasl import SaslSession, State
 
 from .working import work
-
-log = Logger("segstore")
 
 _Shaken = structs("SaslHandshakeResponse")
 _Authenticated = structs("SaslAuthenticateResponse")
@@ -41,7 +40,8 @@ def sasl_handshake(node: Node, request: Request) -> Any:
     else:
         answer.error_code = session.begin(request.body.mechanism)
     if session.state is State.FAILED:
-        return _fail(node, request, session, answer, "its SASL handshake is not served")
+        _tell(node, request, "its SASL handshake is not served", request.body.mechanism, "")
+        return _fail(node, request, session, answer)
     return answer
 
 
@@ -64,22 +64,33 @@ def _judged(node: Node, request: Request, session: SaslSession, result: bytes | 
         lifetime = session.finish()
     except AuthenticationError as error:
         answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
-        _fail(node, request, session, answer, str(error))
-    except Exception as error:  # of the application's callable, or of the store
-        log.error("a client's authentication failed: %s", type(error).__name__)
-        message = "Authentication failed"
-        answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=message)
-        _fail(node, request, session, answer, message)
+        _tell(node, request, str(error), session.mechanism, session.name)
+        _fail(node, request, session, answer)
+    except Exception as error:  # of the application's callable, or of the store: its text may have secrets
+        answer = _Authenticated(
+            error_code=Code.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed"
+        )
+        _tell(node, request, type(error).__name__, session.mechanism, session.name, logging.ERROR)
+        _fail(node, request, session, answer)
     else:
         request.answer(_Authenticated(error_message=None, auth_bytes=result, session_lifetime_ms=lifetime))
 
 
-def _fail(node: Node, request: Request, session: SaslSession, answer: Any, why: str) -> Later:
+def _tell(
+    node: Node, request: Request, why: str, mechanism: str, name: str, level: int = logging.WARNING
+) -> None:
+    """Log a failed authentication, of one peer once a minute."""
+    who = f"of user {shown(name)} " if name else ""
+    message = "an authentication by %s %sfailed (from %s): %s"
+    peer = request.channel.peer
+    node.part(Notices).tell("SASL", peer, message, shown(mechanism), who, peer, why, level=level)
+
+
+def _fail(node: Node, request: Request, session: SaslSession, answer: Any) -> Later:
     """Answer after a while, and close the connection: guesses take their time (Kafka:
     DelayedAuthenticationFailureClose).
     """
     session.fail()
-    log.info("the connection of %s will be closed: %s", request.channel.peer, why)
 
     def end() -> None:
         request.answer(answer)

@@ -169,10 +169,8 @@ class ShareTopics:
         return (self._node.node_id, epoch) if epoch >= 0 else _NOBODY
 
     def _reader(self, request: Request) -> Callable[[str], bool]:
-        authorizer, principal = self._node.authorizer, request.channel.principal
-        if authorizer is None:
-            return lambda topic: True
-        return lambda topic: authorizer.allows(principal, Operation.READ, Resource.TOPIC, topic)
+        node, principal = self._node, request.channel.principal
+        return lambda topic: node.allows(principal, Operation.READ, Resource.TOPIC, topic)
 
 
 def text_of(key: WirePartition) -> tuple[str, int]:

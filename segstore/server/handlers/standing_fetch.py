@@ -150,14 +150,14 @@ class StandingFetch:
         c.epoch, self._socket = session.epoch, sock
         offset: int = lib.seg_exchange_next(sock, c)
         if offset < 0 or not self._may_wait(offset):
-            return c.received, None
+            return c.received, None, 0
         named = self._named
         named.asked.offset = offset
         named.wanted.update(named.asked)
         self._number = ffi.buffer(c.room, _HEAD)[_NUMBER_AT:]
         self._epoch = self._target.sessions.advance(session)
         self._wait()
-        return c.received, LATER
+        return c.received, LATER, 0
 
     def _may_wait(self, offset: int) -> bool:
         """Note how far the standby has all partitions, and return whether it has all that there is."""
@@ -246,8 +246,9 @@ class StandingFetch:
             return False
         wanted.high_watermark, wanted.start_offset = shown.end_offset, shown.start_offset
         session.give_way(wanted)
-        if exchange.c.sent == exchange.c.answered:
-            self._channel.answered()
+        sent = exchange.c.sent
+        if sent == exchange.c.answered:
+            self._channel.answered(sent)
         else:
-            self._channel.give(exchange.rest, [])
+            self._channel.give(exchange.rest, [], sent)
         return True

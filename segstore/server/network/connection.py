@@ -21,10 +21,12 @@ from enum import Enum, auto
 from errno import EAGAIN
 from typing import TYPE_CHECKING, Any
 
+from segstore._native import lib
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
+from segstore.server.notices import Notices
 from segstore.server.request import ANONYMOUS, ANSWERED, Answered, Later, Receive, Repeat, Response
 
 from . import exchange
@@ -32,11 +34,12 @@ from .frames import Frames
 from .handshake import Handshake
 from .loop import COME, GONE, IN, OUT, RDHUP
 from .outgoing import Outgoing, SealedOutgoing, taken
+from .request_metrics import SIZE_FIELD, ApiMetrics, errors_of
 from .shared import Shared
 from .timers import Timer
 
 if TYPE_CHECKING:
-    from segstore.server.security.sasl import SaslSession
+    from segstore.server.security.sasl import Sasl, SaslSession
 
 log = Logger("segstore")
 REQUESTS_A_TURN = 64
@@ -79,6 +82,8 @@ class Connection:
         self._muted_until = 0.0
         self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False
+        self._api: Api | None = None  # of the request that is under way, if that is known before its answer
+        self._received, self._begun = 0, 0.0  # its bytes, and when the loop took it up
 
     def open(self) -> None:
         """Begin to read. Raises OSError."""
@@ -101,7 +106,11 @@ class Connection:
         """The TLS handshake has ended."""
         assert self._wire is not None
         if error is not None:
-            log.info("the connection of %s was closed: its TLS handshake failed: %s", self.peer, error)
+            if isinstance(error, ConnectionError):  # gone, as a balancer that looks for a listener
+                log.debug("the connection of %s was closed in its TLS handshake: %s", self.peer, error)
+            else:
+                self._shared.metrics.failed += 1
+                self._tell("TLS", "its TLS handshake failed: %s", error)
             self.close()
             return
         self._handshake = None
@@ -109,14 +118,24 @@ class Connection:
         self._shared.loop.hand_over(self._sock, self._ready)
         if self.sasl is None:
             self.principal = self._wire.subject or ANONYMOUS
+            self._shared.metrics.authenticated += 1
             self._set_up()
         if self._wire.has_more:
             self._read()
+
+    def resecure(self, sasl: Sasl | None) -> None:
+        """Judge the client's next authentication by other users, and its next request field by field: a
+        `Repeat` was judged by the allow list before.
+        """
+        self.repeat = None
+        if self.sasl is not None and sasl is not None:
+            self.sasl.sasl = sasl
 
     def _entered(self, principal: str) -> None:
         """The client has authenticated by SASL."""
         self.principal, self.repeat = principal, None
         self._frames.most = self._shared.node.config.socket_request_max_bytes
+        self._shared.metrics.authenticated += 1
         self._set_up()
 
     def _set_up(self) -> None:
@@ -125,7 +144,7 @@ class Connection:
             self._setup = None
 
     def _give_up(self) -> None:
-        log.info("the connection of %s was closed: its client took too long to authenticate", self.peer)
+        self._tell("setup", "its client took too long to authenticate")
         self.close()
 
     # --- events ---------------------------------------------------------------------------
@@ -177,8 +196,9 @@ class Connection:
     # --- requests -------------------------------------------------------------------------
 
     def _read(self) -> None:
-        receive = None if self.repeat is None or self._wire is not None else self.repeat.receive
-        if receive is not None and self._frames.is_empty and self._exchanged(receive):
+        repeat = self.repeat
+        receive = None if repeat is None or self._wire is not None else repeat.receive
+        if receive is not None and self._frames.is_empty and self._exchanged(receive, repeat.api):  # type: ignore[union-attr]
             return
         try:
             count = self._frames.receive(self._wire or self._sock, self._shared.scratch)
@@ -193,7 +213,7 @@ class Connection:
         self.active_at = self._shared.loop.now
         self._serve()
 
-    def _exchanged(self, receive: Receive) -> bool:
+    def _exchanged(self, receive: Receive, api: Api) -> bool:
         """Let a `Repeat` receive, and go on with what it has; returns whether it has received anything."""
         shared = self._shared
         try:
@@ -204,18 +224,22 @@ class Connection:
             return True
         if taken is None:
             return False
-        count, told = taken
+        count, told, sent = taken
+        begun = shared.loop.now
         if count > 0:
-            self.active_at = shared.loop.now
-        if told is ANSWERED and not shared.is_ending:
-            return True
+            self.active_at = begun
+        if told is ANSWERED:  # and counted
+            if not shared.is_ending:
+                return True
+        elif told is not None:
+            self._api, self._received, self._begun = api, count, begun
         if isinstance(told, Later):
             self.state = State.WORKING
             return True
-        self._go_on_with(count, told)
+        self._go_on_with(count, told, sent)
         return True
 
-    def _go_on_with(self, count: int, told: Response | Answered | None) -> None:
+    def _go_on_with(self, count: int, told: Response | Answered | None, sent: int) -> None:
         if count == -EAGAIN:
             self._want(self._events | IN)
         elif count <= 0 or isinstance(told, Answered):
@@ -224,7 +248,7 @@ class Connection:
             self._frames.received(count, self._shared.scratch)
             self._serve()
         else:
-            self.give(*told)
+            self.give(*told, sent)
 
     def _serve(self) -> None:
         """Answer what has come, until a request must wait. The state is READING."""
@@ -239,15 +263,19 @@ class Connection:
                 repeat = self.repeat
                 if repeat is None or (told := repeat(frame)) is None:
                     self._begin(frame)
-                elif isinstance(told, Later):
-                    self.state = State.WORKING
                 else:
-                    self.give(*told)
+                    self._api, self._received = repeat.api, SIZE_FIELD + len(frame)
+                    self._begun = self._shared.loop.now
+                    if isinstance(told, Later):
+                        self.state = State.WORKING
+                    else:
+                        self.give(*told)
                 if self.state is not State.READING:
                     break
             else:
                 self._queue()
         except (InvalidRequestError, UnsupportedVersionError) as error:
+            self._shared.metrics.malformed += 1
             self._lose(error)
         except Exception as error:
             log.error("the connection of %s was closed", self.peer, exc_info=error)
@@ -271,6 +299,7 @@ class Connection:
 
     def _begin(self, frame: memoryview) -> None:
         shared = self._shared
+        self._received, self._begun = SIZE_FIELD + len(frame), shared.loop.now
         self.state = State.WORKING
         is_shared = self._frames.is_shared
         later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
@@ -302,10 +331,13 @@ class Connection:
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
         """See `Channel`. The views that the request has of its buffer end here."""
+        self._api = api
         if not self.is_open:
             exchange.release(body)
+            self._count(0)
             return
         if body is None:
+            self._count(0)
             self._finish()
             return
         try:
@@ -313,29 +345,52 @@ class Connection:
         except Exception as error:
             log.error("%s could not be answered", api.message, exc_info=error)
             exchange.release(body)
+            self._count(0)
             self.close()
             return
+        errors_of(api, version)(body, self._shared.metrics.rows[api].add_error)
         self.mute(getattr(body, "throttle_time_ms", 0))
         self.give(out, slices)
 
-    def give(self, out: bytearray, slices: Slices) -> None:
+    def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
         """See `Channel`."""
         self.state = State.WRITING
+        size = SIZE_FIELD + int.from_bytes(out[:SIZE_FIELD], "big") if slices else sent + len(out)
         try:
             count = self._outgoing.give(self._sock, out, slices)
         except (OSError, EOFError) as error:
+            self._count(0)
             self._lose(error)
             return
+        self._count(size)
         self._sent(count)
 
-    def answered(self) -> None:
+    def answered(self, size: int) -> None:
         """See `Channel`."""
+        self._count(size)
         self.active_at = self._shared.loop.now
         self._finish()
 
+    def _count(self, sent: int) -> None:
+        """Count the request that is under way, and its answer, which the socket has now."""
+        api, self._api = self._api, None
+        if api is not None:
+            lib.seg_count(self._shared.metrics.rows[api].counts, self._received, sent, self._begun)
+
+    def row(self, api: Api) -> ApiMetrics:
+        """See `Channel`."""
+        return self._shared.metrics.rows[api]
+
     def _lose(self, error: Exception) -> None:
-        log.info("the connection of %s was closed: %s", self.peer, error)
+        if isinstance(error, InvalidRequestError | UnsupportedVersionError):
+            self._tell("request", "a request can't be read: %s", error)
+        else:  # the client has gone, or was cut off: each client may do so at any time
+            log.debug("the connection of %s was closed: %s", self.peer, error)
         self.close()
+
+    def _tell(self, kind: str, why: str, *args: object) -> None:
+        notices = self._shared.node.part(Notices)
+        notices.tell(kind, self.peer, f"the connection of %s was closed: {why}", self.peer, *args)
 
     def _send(self) -> None:
         try:
@@ -424,6 +479,7 @@ class Connection:
         self._handshake = self.repeat = None
         if self.sasl is not None:
             self.sasl.abandon()
+            self._shared.metrics.failed += self.sasl.has_failed
         self.is_open, self.state = False, State.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()

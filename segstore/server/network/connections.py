@@ -8,11 +8,15 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from segstore.server.settings import ServerConfig
 
 from .connection import Connection, State
 from .shared import Shared
+
+if TYPE_CHECKING:
+    from segstore.server.security.sasl import Sasl
 
 _SHORTEST_ROUND = 0.02  # seconds
 
@@ -52,6 +56,11 @@ class Connections:
         self._all.discard(connection)
         self._peers -= Counter((connection.peer,))
         self._freed()
+
+    def resecure(self, sasl: Sasl | None) -> None:
+        """Have all clients judged anew."""
+        for connection in self._all:
+            connection.resecure(sasl)
 
     # --- idle ones ------------------------------------------------------------------------
 

@@ -7,12 +7,14 @@ Threads: the loop's only.
 from __future__ import annotations
 
 import errno
+import logging
 import resource
 import socket
 import sys
 from functools import partial
 
 from segstore.logger import Logger
+from segstore.server.notices import Notices
 
 from .connections import Connections
 from .loop import IN
@@ -42,7 +44,8 @@ class Listener:
     """
 
     def __init__(self, sockets: list[socket.socket], shared: Shared) -> None:
-        self._sockets, self._loop = sockets, shared.loop
+        self._sockets, self._loop, self._metrics = sockets, shared.loop, shared.metrics
+        self._node = shared.node
         self.connections = Connections(shared, self._freed)
         self._rate = shared.node.config.max_connection_creation_rate
         self._second, self._taken = 0.0, 0
@@ -61,14 +64,16 @@ class Listener:
                 taken, address = sock.accept()
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    log.error("a connection can't be taken: %s", error)
+                    self._tell(
+                        "descriptors", "", "a connection can't be taken: %s", error, level=logging.ERROR
+                    )
                     self._wait(_PAUSE)
                 return
             self._taken += 1
             if taken.fileno() >= _most_descriptors():  # the system gives the lowest that is free
-                log.error(
-                    "a connection of %s was turned away: the rest of RLIMIT_NOFILE is the store's", address[0]
-                )
+                why = "a connection of %s was turned away: the rest of RLIMIT_NOFILE is the store's"
+                self._tell("store's", "", why, address[0], level=logging.ERROR)
+                self._metrics.refused += 1
                 taken.close()
                 self._wait(_PAUSE)
                 return
@@ -86,7 +91,9 @@ class Listener:
 
     def _take(self, sock: socket.socket, peer: str) -> None:
         if not self.connections.allows(peer):
-            log.info("a connection of %s was turned away: max_connections_per_ip are open", peer)
+            why = "a connection of %s was turned away: max.connections.per.ip are open"
+            self._tell("per address", peer, why, peer)
+            self._metrics.refused += 1
             sock.close()
             return
         try:
@@ -94,9 +101,13 @@ class Listener:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.connections.add(sock, peer)
+            self._metrics.made += 1
         except OSError as error:
-            log.info("a connection of %s was lost: %s", peer, error)
+            log.debug("a connection of %s was lost: %s", peer, error)
             sock.close()
+
+    def _tell(self, kind: str, peer: str, message: str, *args: object, level: int = logging.WARNING) -> None:
+        self._node.part(Notices).tell(kind, peer, message, *args, level=level)
 
     def _wait(self, seconds: float | None) -> None:
         """Take no connections for so long, or until `_freed`."""

@@ -51,7 +51,7 @@ class Loop:
         self._waiters = Workers("waiter", WAITERS, self.soon)
         self._each_turn: list[Callable[[], object]] = []
         self._watches: list[Watch] = []
-        self._over = False
+        self._over = self._is_asleep = False
         self._poll.register(self._wakeup.fd, select.EPOLLIN)
         _live.add(self)
 
@@ -80,6 +80,13 @@ class Loop:
     def works(self) -> bool:
         """Return whether a job of `work` is under way."""
         return self._workers.under_way + self._waiters.under_way > 0
+
+    @property
+    def age(self) -> float:
+        """Return for how many seconds the present turn has lasted, or since when the loop has ended; 0.0
+        while it sleeps, when there is nothing to do. Any thread may ask.
+        """
+        return 0.0 if self._is_asleep else max(time.monotonic() - self.now, 0.0)
 
     # --- sockets --------------------------------------------------------------------------
 
@@ -119,6 +126,7 @@ class Loop:
             while not self._over:
                 self._turn()
         finally:
+            self._is_asleep = False
             self._close()
 
     def end(self) -> None:
@@ -129,6 +137,7 @@ class Loop:
     def _turn(self) -> None:
         events = self._sleep()
         self.now = time.monotonic()
+        self._is_asleep = False  # behind `now`: else `age` would tell of the time that it has slept
         for fd, happened in events:
             if (found := self._sockets.get(fd)) is not None:
                 try:  # as `_call` does, without a call more for each request
@@ -153,6 +162,7 @@ class Loop:
             seconds = 0.0
         else:
             seconds = -1.0 if self._timers.due == NEVER else self._timers.pause(time.monotonic())
+        self._is_asleep = True
         found = self._poll.poll(seconds)
         self._wakeup.asleep = False
         return found

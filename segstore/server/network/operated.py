@@ -18,10 +18,11 @@ from segstore.storage.store.store import Store
 from .service import Service
 
 
-class Counted(Protocol):
+class CountingServer(Protocol):
     """A server, as far as it counts."""
 
     def metrics(self) -> Mapping[str, float]: ...
+    def families(self) -> list[Family]: ...
 
 
 def _counter(name: str, prometheus: str, doc: str) -> Metric:
@@ -44,13 +45,18 @@ METRICS = (
 )
 
 
-def families_of(server: Counted) -> list[Family]:
+def families_of(server: CountingServer) -> list[Family]:
     """Return what a server has counted."""
     counted = server.metrics()
-    return [(each, (), [Sample((), counted[each.name])]) for each in METRICS if each.name in counted]
+    of_shares: list[Family] = [
+        (each, (), [Sample((), counted[each.name])]) for each in METRICS if each.name in counted
+    ]
+    return [*server.families(), *of_shares]
 
 
-def begin_http(address: str, store: Store, server: Counted, services: Sequence[Service]) -> HttpEndpoint:
+def begin_http(
+    address: str, store: Store, server: CountingServer, services: Sequence[Service]
+) -> HttpEndpoint:
     """Show a server at an address, until it or its store is closed. Raises as `HttpEndpoint`, and
     StoreClosedError.
     """

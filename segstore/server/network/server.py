@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from segstore.choices import HOST, PORT
@@ -17,6 +17,7 @@ from segstore.coordinator.shared import shared
 from segstore.errors import InvalidArgumentError, InvalidTypeError, ListenError
 from segstore.listening import listen
 from segstore.logger import Logger
+from segstore.mutex import Mutex
 from segstore.server.apis import Api
 from segstore.server.cluster_id import cluster_id_of
 from segstore.server.handlers import HANDLERS
@@ -24,24 +25,23 @@ from segstore.server.lease import hold_lease, lease_error
 from segstore.server.node import Endpoint, Node
 from segstore.server.promotion import announce_promotion
 from segstore.server.request import Handler
-from segstore.server.security.authorizer import authorizer_of
 from segstore.server.settings import ServerConfig
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS
 from segstore.storage.store.lease import Lease
+from segstore.storage.store.stats import Family
 from segstore.storage.store.store import Store
 from segstore.threads import apart
 
 from .listener import Listener
 from .loop import Loop
 from .memory import RequestMemory, Scratch
+from .request_metrics import RequestMetrics
+from .secured import secured
 from .service import CLOSE_TIMEOUT, Service
 from .shared import Shared
 
 if TYPE_CHECKING:
     from segstore.operating.endpoint import HttpEndpoint
-    from segstore.server.security.sasl import Sasl
-
-    from .tls_wire import TlsWire
 
 log = Logger("segstore")
 
@@ -154,7 +154,7 @@ def _started(
         for place in _places(config, host, port, told):
             services.append(_service(store, *place, cluster_id, handlers))  # noqa: PERF401  see below
         announce_promotion(store, old_primary)
-        server = Server(services)
+        server = Server(services, config)
         if http is not None:
             server._begin_http(http)
     except BaseException:
@@ -174,18 +174,19 @@ def _go_on_with_groups(store: Store) -> None:
 
 def _places(
     config: ServerConfig, host: str, port: int, told: Endpoint | None
-) -> list[tuple[ServerConfig, str, int, Endpoint | None]]:
-    """Return the settings of each listener, its host and port, and what its clients are told. Raises
-    InvalidArgumentError.
+) -> list[tuple[str, ServerConfig, str, int, Endpoint | None]]:
+    """Return the name of each listener, its settings, its host and port, and what its clients are told.
+    Raises InvalidArgumentError.
     """
     if not config.specs:
-        return [(config, host, port, told)]
+        return [(config.security_protocol, config, host, port, told)]
     if (host, port, told) != (HOST, PORT, None):
         raise InvalidArgumentError(
             f"listeners={config.listeners!r}: host, port and advertised are said by each listener"
         )
     return [
         (
+            spec.name,
             config.of_listener(spec),
             spec.host,
             spec.port,
@@ -197,6 +198,7 @@ def _places(
 
 def _service(
     store: Store,
+    name: str,
     config: ServerConfig,
     host: str,
     port: int,
@@ -205,7 +207,7 @@ def _service(
     handlers: Mapping[Api, Handler],
 ) -> tuple[Node, Endpoint, Service]:
     """Begin to serve at one place."""
-    tls, sasl, authorizer = _tls(config), _sasl(store, config), authorizer_of(config)
+    security = secured(store, config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
     if host in _EVERYWHERE and not config.uses_tls:
@@ -217,9 +219,11 @@ def _service(
         for sock in sockets:
             sock.close()
         raise ListenError(error.errno, error.strerror, f"{host}:{bound.port}") from error
-    node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), authorizer)
+    node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), security.authorizer)
     memory = RequestMemory(config.queued_max_request_bytes)
-    common = Shared(node, loop, handlers, Scratch(), memory, tls, sasl)
+    common = Shared(
+        node, loop, handlers, Scratch(), memory, security.tls, security.sasl, metrics=RequestMetrics(name)
+    )
     service = Service(common, Listener(sockets, common), _url(node))
     service.start()
     try:
@@ -230,38 +234,14 @@ def _service(
     return node, bound, service
 
 
-def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
-    """Return what makes the wires of connections that are encrypted, for which alone OpenSSL is imported.
-    Raises ConfigError.
-    """
-    if not config.uses_tls:
-        return None
-    from segstore.server.security.tls import tls_context
-
-    from .tls_wire import TlsWire
-
-    context = tls_context(config)
-    return lambda sock: TlsWire(sock, context)
-
-
-def _sasl(store: Store, config: ServerConfig) -> Sasl | None:
-    """Return what the sessions of SASL share; None, and nothing of SASL is imported, for a server without it.
-    Raises what `sasl_of` raises.
-    """
-    if not config.uses_sasl:
-        return None
-    from segstore.server.security.sasl import sasl_of
-
-    return sasl_of(store, config)
-
-
 class Server(Closing):
     """A store's server. It is a context manager; where it is dropped without `close` it goes on until its
     store is closed. With several `listeners`, `host`, `port` and `bootstrap_servers` are those of the first.
     """
 
-    def __init__(self, services: Sequence[tuple[Node, Endpoint, Service]]) -> None:
+    def __init__(self, services: Sequence[tuple[Node, Endpoint, Service]], config: ServerConfig) -> None:
         (self._node, self._bound, self._service), *self._others = services
+        self._config, self._reload_lock = config, Mutex()
         self._http: HttpEndpoint | None = None
 
     def _begin_http(self, address: str) -> None:
@@ -313,6 +293,10 @@ class Server(Closing):
         """Return what clients connect to, as their setting of that name takes it: "HOST:PORT"."""
         return address_text(self._node.endpoint)
 
+    def _places(self) -> list[tuple[Node, Endpoint]]:
+        """Return the node and the address of each listener."""
+        return [(self._node, self._bound), *((node, bound) for node, bound, _ in self._others)]
+
     def metrics(self) -> dict[str, float]:
         """Return what the server has counted since its start, by Kafka's names, of all listeners together:
         requests of share groups' members and those with an error (`TotalShareFetchRequestsPerSec`,
@@ -325,6 +309,45 @@ class Server(Closing):
         for node in (self._node, *(node for node, _, _ in self._others)):
             total.update(node.metrics())
         return dict(total)
+
+    def families(self) -> list[Family]:
+        """Return what the server has counted since its start, in the form that Prometheus' clients take: each
+        family is a metric with its name, kind ("counter", "gauge", "histogram") and meaning, the names of its
+        labels, and samples, the values of labels and the number.
+
+        By `request`, such as "Produce", of all listeners together: requests that were answered, their bytes,
+        those of the answers, the time that these took in seconds, and error codes of answers by `error`. By
+        `listener`, its name in `listeners`, or the security protocol: connections that are open, were made
+        and were refused; authentications; malformed requests; and for how many seconds its loop has been busy
+        with one turn, 0.0 while it sleeps. Counts begin at 0 with the server, in whole; a sample of an API
+        comes with its first request. Any thread may call it, also after the server's end; it waits for
+        nothing.
+        """
+        from segstore.server.families import families  # which most servers' processes never need
+
+        return families([s.counted() for s in (self._service, *(each for _, _, each in self._others))])
+
+    def reload(self, **settings: Any) -> None:
+        """Change settings of security, and read all files of keys, certificates and users again. Connections
+        go on: a new TLS handshake has the new certificate, and a client that authenticates, also anew, is
+        judged by the new users. Requests are judged by the new allow list from this call's return on.
+
+        `settings` are some of those of `segstore.serve`; None takes one back to its default. There may be
+        `ssl_*`, `sasl_users`, `sasl_enabled_mechanisms`, `connections_max_reauth_ms`,
+        `connection_failed_authentication_delay_ms`, `allow` and `super_users`, also of single listeners. A
+        server with an allow list or super users keeps one of both, and no server gets its first one.
+
+        After an error everything is as before. Raises ConfigError, which names a setting that can't change;
+        InvalidArgumentError and StorageError for files; IllegalStateError if the server has ended.
+        """
+        with self._reload_lock:
+            config = self._config.changed(settings)
+            services = [self._service, *(service for _, _, service in self._others)]
+            configs = [config.of_listener(spec) for spec in config.specs] or [config]
+            made = [secured(self._node.store, each) for each in configs]
+            for service, each in zip(services, made, strict=True):
+                service.resecure(each)
+            self._config = config
 
     def close(self, timeout: float | None = None) -> None:
         """Take no more connections, answer the requests that have come, and end. A second call does nothing.

@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from segstore.errors import SegstoreError
+from segstore.errors import IllegalStateError, SegstoreError
 from segstore.files import forks
 from segstore.logger import Logger
 from segstore.storage.store.clients import Turn, Unwritten
 from segstore.threads import Background, Latch
 
 from .listener import Listener
+from .request_metrics import Counted
+from .secured import Secured
 from .shared import Shared
 
 log = Logger("segstore")
@@ -30,6 +32,8 @@ _STALL = 1.0
 """Seconds of the end after which a connection is closed whose client takes nothing of an answer: it was
 stopped, or is a stranger's, and others wait for the end.
 """
+_LOOK = 0.5
+"""Seconds after which a caller of the loop looks whether the loop has ended."""
 _GRACE = 1.0
 """Seconds beyond the deadline that a call may take which is under way in the loop."""
 
@@ -78,6 +82,35 @@ class Service:
     def soon(self, call: Callable[[], object]) -> None:
         """Have `call` called in the loop's thread, soon."""
         self._shared.loop.soon(call)
+
+    def counted(self) -> Counted:
+        """Return what the listener has counted; in any thread, and without a wait for the loop."""
+        shared = self._shared
+        return Counted(shared.metrics, len(self._listener.connections), shared.loop.age)
+
+    def resecure(self, secured: Secured) -> None:
+        """Have connections go on with other certificates, users and rights; all change in one call of the
+        loop. Raises IllegalStateError if the service has ended.
+        """
+        if self.is_within:
+            self._resecure(secured)
+            return
+        done = Latch()
+
+        def change() -> None:
+            self._resecure(secured)
+            done.open()
+
+        self._shared.loop.soon(change)
+        while not done.wait(_LOOK):
+            if self._ended.is_open or not self._here[0]:
+                raise IllegalStateError("the server has ended")
+
+    def _resecure(self, secured: Secured) -> None:
+        shared, node = self._shared, self._shared.node
+        shared.tls, shared.sasl = secured.tls, secured.sasl
+        node.config, node.authorizer = secured.config, secured.authorizer
+        self._listener.connections.resecure(secured.sasl)
 
     # --- the end --------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from segstore.server.request import Handler
 from .loop import Loop
 from .memory import RequestMemory, Scratch, buffer
 from .outgoing import PIECE
+from .request_metrics import RequestMetrics
 
 if TYPE_CHECKING:
     from segstore.server.security.sasl import Sasl
@@ -35,4 +36,5 @@ class Shared:
     tls: Callable[[socket.socket], TlsWire] | None = None
     sasl: Sasl | None = None
     is_ending: bool = False
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
     clear: memoryview = field(default_factory=lambda: buffer(PIECE))

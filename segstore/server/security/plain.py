@@ -9,11 +9,14 @@ from .users import Users
 
 
 class PlainExchange:
-    """The server's side. `principal` is set when the password was right."""
+    """The server's side. `principal` is set when the password was right; `name` is the one
+    that the client has given.
+    """
 
     def __init__(self, users: Users) -> None:
         self._users = users
         self.principal: str | None = None
+        self.name = ""
 
     def respond(self, token: bytes) -> bytes:
         """Judge the message, `[authorization id] NUL name NUL password`. Raises AuthenticationError."""
@@ -24,6 +27,7 @@ class PlainExchange:
         if len(parts) != 3 or self.principal is not None:
             raise AuthenticationError("Invalid SASL/PLAIN response: expected 3 tokens")
         authorization_id, name, password = parts
+        self.name = name
         if not name or not password:
             missing = "password" if name else "username"
             raise AuthenticationError(f"Authentication failed: {missing} not specified")

@@ -33,9 +33,12 @@ _LEAST_BETWEEN = 1.0
 
 
 class Mechanism(Protocol):
-    """The server's side of one exchange; `principal` is set at its end."""
+    """The server's side of one exchange; `principal` is set at its end, `name` by the client's
+    first message that has one.
+    """
 
     principal: str | None
+    name: str
 
     def respond(self, token: bytes) -> bytes:
         """Return the answer to the client's next message. Raises AuthenticationError."""
@@ -114,6 +117,23 @@ class SaslSession:
         self._mechanism, self._exchange, self._begun = mechanism, self.sasl.begin(mechanism), now
         self.state = State.TOKENS
         return Code.NONE
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the client could not authenticate."""
+        return self.state is State.FAILED
+
+    @property
+    def mechanism(self) -> str:
+        """Return the mechanism of the last exchange that has begun; "" before the first one."""
+        return self._mechanism
+
+    @property
+    def name(self) -> str:
+        """Return the name that the client has given in the exchange under way, which nothing may have proved;
+        "" for none.
+        """
+        return "" if self._exchange is None else self._exchange.name
 
     def abandon(self) -> None:
         """Tell nobody of the client any more: its connection is closed."""

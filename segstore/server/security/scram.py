@@ -56,7 +56,7 @@ def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
 
 class ScramExchange:
     """The server's side of one exchange. `find` returns the credential of a name. `principal` is set when the
-    client has proved that it knows the password.
+    client has proved that it knows the password; `name` is the one that it has given.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ScramExchange:
         self._mechanism, self._find = mechanism, find
         self._nonce = nonce or secrets.token_urlsafe(_NONCE_BYTES)
         self._credential: ScramCredential | None = None
-        self._said = self._header = self._name = ""
+        self._said = self._header = self.name = ""
         self.principal: str | None = None
 
     def respond(self, token: bytes) -> bytes:
@@ -82,12 +82,12 @@ class ScramExchange:
         found = _FIRST.fullmatch(text)
         if found is None or found["more"]:  # extensions, such as those of delegation tokens
             raise self._failed()
-        self._name = _unescaped(found["name"])
-        if found["authzid"] is not None and _unescaped(found["authzid"]) != self._name:
+        self.name = _unescaped(found["name"])
+        if found["authzid"] is not None and _unescaped(found["authzid"]) != self.name:
             raise AuthenticationError(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
-        self._credential = held = self._find(self._name)
+        self._credential = held = self._find(self.name)
         self._header, bare = text[: found.start("name") - 2], text[found.start("name") - 2 :]
         self._nonce = found["nonce"] + self._nonce
         first = f"r={self._nonce},s={base64.b64encode(held.salt).decode()},i={held.iterations}"
@@ -108,7 +108,7 @@ class ScramExchange:
         is_bound = base64.b64decode(found["binding"], validate=True) == self._header.encode()
         if not (is_theirs and is_bound and found["nonce"] == self._nonce and len(proof) == len(signed)):
             raise self._failed()
-        self.principal = self._name
+        self.principal = self.name
         return f"v={base64.b64encode(signature(self._mechanism, held.server_key, said)).decode()}"
 
     def _failed(self) -> AuthenticationError:

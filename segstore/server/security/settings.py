@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.config.options import MAX_INT, MAX_LONG, choice, location, made, text, whole, words
 from segstore.config.paths import settled
-from segstore.config.settings import Settings
+from segstore.config.settings import Settings, options
 from segstore.errors import ConfigError, InvalidArgumentError
 from segstore.protocol.scram_keys import HASHES
 
 from .allow_list import Rule, principals, rules
-from .listeners import ListenerSpec, Own, own_settings, parse_listeners
+from .listeners import OWN_PREFIX, ListenerSpec, Own, own_settings, parse_listeners
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,6 +47,32 @@ OWN = (
     "ssl_truststore_type",
 )
 """What each listener may have for itself."""
+
+
+RELOADED = (
+    "allow",
+    "connection_failed_authentication_delay_ms",
+    "connections_max_reauth_ms",
+    "sasl_enabled_mechanisms",
+    "sasl_users",
+    "ssl_client_auth",
+    "ssl_enabled_protocols",
+    "ssl_key_password",
+    "ssl_keystore_certificate_chain",
+    "ssl_keystore_key",
+    "ssl_keystore_location",
+    "ssl_keystore_type",
+    "ssl_truststore_certificates",
+    "ssl_truststore_location",
+    "ssl_truststore_type",
+    "super_users",
+)
+"""What may change while a server runs."""
+
+
+def may_change(name: str) -> bool:
+    """Return whether a setting, also one of a single listener, may change while a server runs."""
+    return name in RELOADED or (name.startswith(OWN_PREFIX) and name.endswith(RELOADED))
 
 
 def _users(value: object) -> Any:
@@ -93,6 +119,12 @@ def _super_users(value: object) -> str:
     except InvalidArgumentError as error:
         raise ConfigError(f"super_users: {error}") from None
     return value
+
+
+def _merged(held: Own, given: Own) -> Own:
+    """Return the settings of single listeners of both; None takes one away."""
+    both = {name: {**held.get(name, {}), **given.get(name, {})} for name in {**held, **given}}
+    return {name: {k: v for k, v in own.items() if v is not None} for name, own in both.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +243,26 @@ class SecurityConfig(Settings):
             )
         except ConfigError as error:
             raise ConfigError(f"listener {spec.name}: {error}") from None
+
+    def changed(self, given: Mapping[str, Any]) -> Self:
+        """Return these settings with those that are `given`; None takes one back to its default. Raises
+        ConfigError, also for a setting that can't change while a server runs.
+        """
+        fixed = [name for name in given if not may_change(name)]
+        if fixed:
+            raise ConfigError(
+                f"{', '.join(fixed)} can't change while the server runs; what may is {', '.join(RELOADED)}"
+            )
+        of_all, own = own_settings({"listeners": self.listeners, **given}, OWN)
+        del of_all["listeners"]
+        known = options(type(self))
+        values = {name: known[name].default if value is None else value for name, value in of_all.items()}
+        made = replace(self, **values, of_listeners=_merged(self.of_listeners, own))
+        if (made.allow is None and not made.super_users) != (self.allow is None and not self.super_users):
+            raise ConfigError(
+                "allow and super_users can't be the first ones, nor both be taken away, while the server runs"
+            )
+        return made
 
     @property
     def uses_tls(self) -> bool:

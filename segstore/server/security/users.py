@@ -31,6 +31,9 @@ class Users:
     def __repr__(self) -> str:
         return f"<Users: {len(self._passwords)} with passwords>"
 
+    def __len__(self) -> int:
+        return len(self._passwords)
+
     def may_enter(self, name: str, password: str) -> bool:
         """Return whether this is the user's password. How long that takes does not tell where a wrong one
         begins to differ.
@@ -71,10 +74,15 @@ def _read(path: str) -> dict[str, str]:
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"sasl_users={path!r}: the file is not UTF-8") from None
     if "LoginModule" in text:
-        return {name: re.sub(r"\\(.)", r"\1", password) for name, password in _JAAS.findall(text)}
+        return jaas_users(text)
     return dict(
         _line(path, number, line) for number, line in enumerate(text.splitlines(), 1) if _counts(line)
     )
+
+
+def jaas_users(text: str) -> dict[str, str]:
+    """Return the passwords by name of Kafka's JAAS entries, `user_NAME="password"`."""
+    return {name: re.sub(r"\\(.)", r"\1", password) for name, password in _JAAS.findall(text)}
 
 
 def _counts(line: str) -> bool:

@@ -41,11 +41,13 @@ class Alike(NamedTuple):
 
 
 class Exchange:
-    """`c` is the struct for C. `begin` comes before each call: its memory is the caller's, and not kept."""
+    """`c` is the struct for C. `counts`, a `seg_counts *`, gets what is answered in whole. `begin` comes
+    before each call: its memory is the caller's, and not kept.
+    """
 
     __slots__ = ("_header", "_owners", "c", "committed")
 
-    def __init__(self, alike: Alike) -> None:
+    def __init__(self, alike: Alike, counts: Any = None) -> None:
         self.c = c = ffi.new("seg_exchange *")
         self._header = ffi.new(_NEW_HEADER)
         self._owners = [held("uint8_t[]", each) for each in (alike.asked, alike.answer, alike.behind)]
@@ -56,6 +58,9 @@ class Exchange:
         c.most, c.least, c.longest = alike.most, alike.least, alike.longest
         c.compact, c.committed = alike.compact, alike.committed
         self.committed = alike.committed
+        if counts is not None:
+            c.counts = counts
+            self._owners.append(counts)
 
     def begin(self, room: Any) -> None:
         """Receive into `room`, a `uint8_t[]`."""

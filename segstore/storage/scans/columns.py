@@ -61,12 +61,12 @@ class BatchMaker:
         if not len(self._schema):
             return [_without_columns(len(rows))] if len(rows) else []
         kept = {field.name: _column(field, rows) for field in self._schema if field.name not in _CONSTANT}
-        constant = {"topic": self._topic, "partition": pa.scalar(partition, pa.int32())}
+        constants = {"topic": self._topic, "partition": pa.scalar(partition, pa.int32())}
         made, most = [], self._most_rows(bool(kept))
         for first in range(0, len(rows), most):
             n = min(len(rows) - first, most)
             arrays = [
-                kept[name].slice(first, n) if name in kept else _constant(n, constant[name])
+                kept[name].slice(first, n) if name in kept else constant(n, constants[name])
                 for name in self._schema.names
             ]
             made.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
@@ -104,9 +104,9 @@ def _column(field: pa.Field, rows: RecordTable) -> pa.Array:
     return pa.Array.from_buffers(field.type, n, [None, pa.py_buffer(rows.arrays[field.name][:n])], 0)
 
 
-def _constant(n: int, value: pa.Scalar) -> pa.Array:
+def constant(n: int, value: pa.Scalar) -> pa.Array:
     """Return a column of one value, which is made once for many batches."""
-    size = next(size for size in (1 << 14, _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS) if n <= size)
+    size = next((size for size in (1 << 14, _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS) if n <= size), n)
     return _repeated(size, value).slice(0, n)
 
 

@@ -240,10 +240,13 @@ METRICS = (
 
 
 class Sample(NamedTuple):
-    """One value of a metric, and the values of its labels."""
+    """One value of a metric, and the values of its labels. Those of a histogram have a `suffix`: "_bucket",
+    with the label "le" behind the others, "_count" and "_sum", without.
+    """
 
     labels: tuple[str, ...]
     value: float
+    suffix: str = ""
 
 
 Family = tuple[Metric, tuple[str, ...], list[Sample]]
@@ -289,18 +292,11 @@ def store_families(store: Measured) -> list[Family]:
 def registry_of(families: Iterable[Family]) -> CollectorRegistry:
     """Return what prometheus-client makes a text of. Raises ImportError without that package."""
     from prometheus_client import CollectorRegistry
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.registry import Collector
 
     class Families(Collector):
         def collect(self) -> Iterator[Any]:
-            for metric, labels, samples in families:
-                # Not Counter: that would give the time of this call as the time when it began at 0.
-                kind: Any = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-                family = kind(metric.prometheus, metric.doc, labels=labels)
-                for sample in samples:
-                    family.add_metric(sample.labels, sample.value)
-                yield family
+            return map(prometheus_family, families)
 
     registry = CollectorRegistry()
     registry.register(Families())
@@ -317,6 +313,23 @@ def prometheus_text(families: Iterable[Family]) -> str:
         registry = registry_of(families)
     text: str = generate_latest(registry).decode()
     return text
+
+
+def prometheus_family(family: Family) -> Any:
+    """Return a family as the package prometheus-client has it."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    metric, labels, samples = family
+    # Not Counter: that would give the time of this call as the time when it began at 0.
+    kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+    made: Any = kinds[metric.kind](metric.prometheus, metric.doc, labels=labels)
+    for sample in samples:
+        if metric.kind == "histogram":
+            named = dict(zip(labels, sample.labels, strict=False))  # `le` is the last one, if it is there
+            made.add_sample(metric.prometheus + sample.suffix, named, sample.value)
+        else:
+            made.add_metric(sample.labels, sample.value)
+    return made
 
 
 def _of_partitions(metric: Metric, rows: Iterable[PartitionStats]) -> Family:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import copytree
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,9 @@ import segstore
 from segstore.storage.scans.bounds import ALL, Bounds
 from segstore.tables.table import Table
 
+if TYPE_CHECKING:
+    from segstore.storage.scans.topic_scan import Finish
+
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Read]:
@@ -22,12 +26,15 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Read]:
     batches = Table.batches
 
     def counted(
-        self: Table, columns: Sequence[str] | None = None, bounds: Bounds = ALL
+        self: Table,
+        columns: Sequence[str] | None = None,
+        bounds: Bounds = ALL,
+        finish: Finish | None = None,
     ) -> Iterator[pa.RecordBatch]:
         read = Read(list(self.schema.names if columns is None else columns), bounds, [], [])
         found.append(read)
         try:
-            for batch in batches(self, columns, bounds):
+            for batch in batches(self, columns, bounds, finish):
                 read.rows.append(batch.num_rows)
                 yield batch
         finally:

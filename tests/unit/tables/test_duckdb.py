@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from table_reads import RECORDS, Read
 from waiting import until
@@ -18,7 +19,7 @@ from waiting import until
 import segstore
 from segstore.errors import InvalidArgumentError, InvalidTypeError, UnknownTopicOrPartitionError
 from segstore.storage.scans.bounds import ALL, Bounds
-from segstore.tables.microseconds import MicrosecondTable
+from segstore.tables.duckdb_table import DuckDBTable
 from segstore.tables.table import Table
 
 
@@ -120,7 +121,7 @@ SELECTED = {
     "a column": ("value", ["value"]),
     "two, in another order": ('value, "offset"', ["offset", "value"]),
     "an aggregate": ('max("offset"), min(key)', ["offset", "key"]),
-    "all": ("*", ALL_COLUMNS),
+    "all": ("*", ALL_COLUMNS[1:]),
 }
 
 
@@ -139,7 +140,7 @@ def test_records_are_counted_without_their_values(
 ) -> None:
     segstore.duckdb.attach(connection, place)
     assert answer(connection, "select count(*) from flights") == [(3 * RECORDS,)]
-    assert [read.columns for read in reads] == [["topic"]]
+    assert [read.columns for read in reads] == [[]]
 
 
 def test_the_plan_has_projections_and_filters(place: Path, connection: duckdb.DuckDBPyConnection) -> None:
@@ -420,7 +421,7 @@ def test_a_duckdb_that_is_too_old(
     place: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duckdb, "__version__", "1.3.2")
-    with pytest.raises(segstore.MissingPackageError, match=r"duckdb 1\.4\.2 or newer, and 1\.3\.2 is"):
+    with pytest.raises(segstore.MissingPackageError, match=r"duckdb 1\.4\.2 or later, and 1\.3\.2 is"):
         segstore.duckdb.attach(connection, place)
 
 
@@ -428,25 +429,43 @@ def test_the_finer_timestamps_of_older_versions(
     place: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    init = MicrosecondTable.__init__
+    init = DuckDBTable.__init__
 
-    def noted(self: MicrosecondTable, table: Table) -> None:
-        made.append(table)
-        init(self, table)
+    def noted(self: DuckDBTable, table: Table, in_ms: bool) -> None:
+        made.append(in_ms)
+        init(self, table, in_ms)
 
     monkeypatch.setattr(duckdb, "__version__", "1.5.6")
     with monkeypatch.context() as patched:
-        patched.setattr(
-            MicrosecondTable, "__init__", lambda self, table: made.append(table) or init(self, table)
-        )
+        patched.setattr(DuckDBTable, "__init__", noted)
         segstore.duckdb.attach(connection, place)
-    assert len(made) == 1
+    assert made == [False]
     for condition, rows, _ in PUSHED.values():
         assert answer(connection, f"select count(*) from flights where {condition}") == [(rows,)], condition
     shown = answer(connection, "select min(timestamp), max(timestamp), count(*) from flights")
     monkeypatch.undo()
     segstore.duckdb.attach(connection, place)
     assert answer(connection, "select min(timestamp), max(timestamp), count(*) from flights") == shown
+
+
+def test_topics_are_strings_that_no_query_makes(
+    place: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count asks for the first column."""
+    segstore.duckdb.attach(connection, place)
+    kinds = answer(connection, "select distinct topic, typeof(topic) from flights")
+    assert kinds == [("flights", "VARCHAR")]
+    (whole,) = answer(connection, "select count(*) from flights")
+    assert answer(connection, "select count(*) from flights where topic like 'fl%' and topic < 'g'") == [
+        whole
+    ]
+    assert answer(connection, "select count(*) from flights where topic = 'others'") == [(0,)]
+    rows = connection.sql("select topic, partition from flights").to_arrow_table()
+    assert rows.schema.field("topic").type == pa.string()
+    made = []
+    monkeypatch.setattr("segstore.storage.scans.columns.pa.repeat", lambda *told: made.append(told))
+    assert answer(connection, "select count(*) from flights") == [whole]
+    assert {value.type for _, value in made} <= {pa.int8()}
 
 
 WITHOUT = """

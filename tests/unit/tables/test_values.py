@@ -183,7 +183,7 @@ def test_the_error_names_the_record(store: segstore.Store) -> None:
 
 def test_many_batches(store: segstore.Store) -> None:
     """Values of some megabytes, in many batches of which some are bad."""
-    values = [b'{"a":%d,"b":"%s"}' % (i, b"x" * 100) for i in range(40_000)]
+    values = [b'{"a":%d,"b":"%s"}' % (i, b"x" * 250) for i in range(40_000)]
     bad = {7, 9_999, 25_000, 39_999}
     made = table(store, [b"{" if i in bad else value for i, value in enumerate(values)], AB, on_bad="column")
     assert len(list(made.batches(["a"]))) > 1

@@ -1,0 +1,37 @@
+"""`segstore config`: judges files of settings. On disk: only reads. Threads: one."""
+
+from __future__ import annotations
+
+import click
+
+from segstore.cli.help import Group
+
+
+@click.command()
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
+def check(path: str) -> int:
+    """Judge the settings in FILE, and the files that it names, as `segstore serve --config FILE` would.
+
+    Each problem is a line on standard error, and the exit status is 2. Else it prints which store would be
+    served, where, how that is secured, and which settings have no effect. Nothing is opened or made.
+    """
+    from segstore.cli.config_check import problems, summary
+    from segstore.cli.config_file import read_config
+
+    file = read_config(path)
+    found = problems(file)
+    for each in found:
+        click.echo(file.told(each), err=True)
+    if found:
+        return 2
+    for line in summary(file):
+        click.echo(line)
+    return 0
+
+
+@click.group(cls=Group, no_args_is_help=False)
+def config() -> None:
+    """Judge files of settings for `segstore serve --config`."""
+
+
+config.add_command(check)

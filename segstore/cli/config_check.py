@@ -1,0 +1,121 @@
+"""Judges a file of settings as a whole, with the files that it names, and sums it up.
+
+On disk: reads those files. Threads: any; no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from segstore.choices import HOST, PORT
+from segstore.cli.config_file import ConfigFile, Problem, problem_of
+from segstore.cli.output import counted
+from segstore.cli.setting_names import dotted
+from segstore.config import StoreConfig
+from segstore.config.options import judge
+from segstore.config.settings import options
+from segstore.errors import SegstoreError
+from segstore.server.security.listeners import OWN_PREFIX, own_settings
+from segstore.server.security.settings import OWN
+from segstore.server.security.tls import tls_context
+from segstore.server.security.users import users_of
+from segstore.server.settings import ServerConfig, parted
+
+
+def problems(file: ConfigFile) -> list[Problem]:
+    """Return all that is wrong, in order of the lines."""
+    found = [*file.problems, *_of_single_listeners(file)]
+    if not found:
+        of_store, of_server = parted(file.settings)
+        found = [
+            *_raised(file, lambda: StoreConfig.parse(of_store)),
+            *(_raised(file, lambda: ServerConfig.parse(of_server)) or _of_files(file, of_server)),
+        ]
+    return sorted(dict.fromkeys(found))
+
+
+def _raised(file: ConfigFile, call: Callable[[], object]) -> list[Problem]:
+    """Return what a call raises, as a problem; none if it raises nothing."""
+    try:
+        call()
+    except SegstoreError as error:
+        return [problem_of(file, dotted(str(error), file.settings))]
+    return []
+
+
+def _of_single_listeners(file: ConfigFile) -> Iterator[Problem]:
+    """Yield what is wrong with settings of single listeners."""
+    for name, value in file.settings.items():
+        if name.startswith(OWN_PREFIX):
+            for problem in _raised(file, lambda: _judge_own(file, name, value)):  # noqa: B023
+                yield problem._replace(line=file.lines[name])
+
+
+def _judge_own(file: ConfigFile, name: str, value: object) -> None:
+    _, own = own_settings({"listeners": file.settings.get("listeners"), name: value}, OWN)
+    for (setting,) in own.values():
+        judge(name, options(ServerConfig)[setting], value)
+
+
+def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
+    """Return what is wrong with files of keys, certificates and users, also those that no listener uses."""
+    found: list[Problem] = []
+    for config in _configs(ServerConfig.parse(of_server)):
+        if config.ssl_keystore_location or config.ssl_keystore_key:
+            found += _raised(file, lambda: tls_context(config))  # noqa: B023
+        found += _raised(file, lambda: users_of(config.sasl_users))  # noqa: B023
+    return found
+
+
+def _configs(config: ServerConfig) -> list[ServerConfig]:
+    """Return the settings of each listener."""
+    return [config.of_listener(spec) for spec in config.specs] or [config]
+
+
+# --- the summary -----------------------------------------------------------------------------------
+
+
+def summary(file: ConfigFile) -> Iterator[str]:
+    """Yield lines about the server that the file, which has no problem, makes."""
+    _, of_server = parted(file.settings)
+    config = ServerConfig.parse(of_server)
+    yield f"{file.path} is right"
+    yield f"store: {file.directory or 'the one of --store, or of SEGSTORE_PATH'}"
+    for place, each in zip(_places(config), _configs(config), strict=True):
+        yield from (*place, f"  {_secured(each)}")
+    yield f"may do everything: {_almighty(config)}"
+    if config.allow is not None:
+        yield f"allow list: {counted(len(config.allow), 'rule')}"
+    for ignored in file.ignored:
+        yield f"no effect: {ignored.name} (line {ignored.line}): {ignored.reason}"
+
+
+def _places(config: ServerConfig) -> list[list[str]]:
+    """Return the lines of each listener about its address."""
+    if not config.specs:
+        return [[f"listens for {config.security_protocol}://{HOST}:{PORT}"]]
+    return [
+        [
+            f"listens for {spec.name}://{spec.host}:{spec.port}",
+            *([f"  clients are told {spec.advertised}"] if spec.advertised else []),
+        ]
+        for spec in config.specs
+    ]
+
+
+def _secured(config: ServerConfig) -> str:
+    """Return how a listener is secured, without any secret."""
+    words = ["encrypted" if config.uses_tls else "not encrypted"]
+    if config.uses_tls and config.ssl_client_auth != "none":
+        words.append(f"certificates of clients are {config.ssl_client_auth}")
+    if config.uses_sasl:
+        mechanisms = config.sasl_enabled_mechanisms.replace(",", ", ")
+        words += [f"SASL by {mechanisms}", counted(len(users_of(config.sasl_users)), "user")]
+    return "; ".join(words)
+
+
+def _almighty(config: ServerConfig) -> str:
+    if config.allow is None and not config.super_users:
+        return "everybody who connects"
+    return config.super_users or "nobody"

@@ -1,0 +1,201 @@
+"""`logged`: the engine's messages of a service (`serve`, `follow`, `mirror`) on standard error, an event a
+line, as text or JSON. Nothing on disk.
+
+A standard error that takes nothing (a full pipe, a terminal that is stopped) holds up no other thread:
+a thread of its own writes, and lines beyond `MOST` that wait are counted and dropped. If standard error is
+closed, its reader has gone, or its disk is full, the lines are dropped, and the service goes on.
+
+Threads: any may log. No lock is taken: a signal may interrupt a message, and its handler may log another one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+import click
+
+from segstore.cli.app import one_line
+from segstore.cli.places.locked import told
+from segstore.errors import SegstoreError, StoreLockedError
+from segstore.logger import Logger, deliver
+from segstore.threads import Background, Latch
+
+F = TypeVar("F", bound=Callable[..., Any])
+Format = Callable[[logging.LogRecord], str]
+
+log: Final = Logger("segstore")
+TEXT, JSON = "text", "json"
+LEVELS = ("debug", "info", "warning", "error")
+MOST = 10_000
+"""Lines that wait for standard error at most."""
+PATIENCE = 1.0
+"""Seconds that the end of a service waits for lines that are not written yet."""
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+}
+"""Characters that could end a line, or command a terminal; names that clients choose may have them."""
+_CONTROLS_OF_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
+"""Those that `json` leaves as they are."""
+
+
+def log_options(command: F) -> F:
+    """Add --log-format and --log-level, which give the arguments `log_format` and `log_level`."""
+    of_format = click.option(
+        "--log-format",
+        type=click.Choice([TEXT, JSON]),
+        default=TEXT,
+        show_default=True,
+        help="The form of the log on standard error: lines of text, or a JSON object a line.",
+    )
+    of_level = click.option(
+        "--log-level",
+        type=click.Choice(LEVELS),
+        default="info",
+        show_default=True,
+        help="The least level of messages that are logged.",
+    )
+    return of_format(of_level(command))
+
+
+@contextmanager
+def logged(log_format: str, log_level: str) -> Iterator[None]:
+    """Run a block whose messages of the logger "segstore" go to standard error. With JSON, an error of the
+    engine that ends the block is a line of the log, and the command's exit status is 1.
+    """
+    logger = logging.getLogger("segstore")
+    handler, before = LineHandler(as_json if log_format == JSON else as_text), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(log_level.upper())
+    try:
+        yield
+    except (SegstoreError, OSError) as error:
+        if log_format != JSON:
+            raise
+        log.error("%s", told(error) if isinstance(error, StoreLockedError) else one_line(error))
+        raise click.exceptions.Exit(1) from None
+    finally:
+        deliver()
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        handler.close()
+
+
+# --- lines -------------------------------------------------------------------------------------------
+
+
+def as_text(record: logging.LogRecord) -> str:
+    """Return TIME LEVEL LOGGER: MESSAGE, and below it, indented, the traceback of an exception."""
+    error = _traceback(record)
+    more = "".join(f"\n    {line.translate(_CONTROLS)}" for line in error.splitlines())
+    message = record.getMessage().translate(_CONTROLS)
+    return f"{_time(record)} {record.levelname} {record.name}: {message}{more}"
+
+
+def as_json(record: logging.LogRecord) -> str:
+    """Return an object with time, level, logger, message, and exc_info if there is an exception."""
+    row = {
+        "time": _time(record),
+        "level": record.levelname,
+        "logger": record.name,
+        "message": record.getMessage(),
+    }
+    error = _traceback(record)
+    text = json.dumps({**row, "exc_info": error} if error else row, ensure_ascii=False)
+    return text.translate(_CONTROLS_OF_JSON)
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, timezone.utc).replace(tzinfo=None)
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    return logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+
+
+# --- standard error ----------------------------------------------------------------------------------
+
+
+class LineHandler(logging.Handler):
+    """Writes a line for each record to the process's standard error, by a thread of its own."""
+
+    def __init__(self, line: Format) -> None:
+        super().__init__()
+        self._line = line
+        self._waiting: SimpleQueue[str | Latch | None] = SimpleQueue()
+        self._lost = 0
+        self._thread = Background(self._run, "segstore-stderr")
+        self._thread.start()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Queue the record's line. The lock of `logging.Handler` is not taken: see the module."""
+        self.emit(record)
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the record's line, or count it as lost."""
+        if self._lost or self._waiting.qsize() >= MOST:
+            self._lost += 1  # until all that waits is written, and how many are lost
+        else:
+            self._waiting.put(self._line(record))
+
+    def flush(self) -> None:
+        """Wait until what was logged before is written, for `PATIENCE` at most."""
+        written = Latch()
+        self._waiting.put(written)
+        written.wait(PATIENCE)
+
+    def close(self) -> None:
+        """Write what waits, as `flush` does, and end the thread."""
+        self.flush()
+        self._waiting.put(None)
+        super().close()
+
+    def _run(self) -> None:
+        while (next_ := self._waiting.get()) is not None:
+            if isinstance(next_, Latch):
+                next_.open()
+                continue
+            write(next_)
+            if self._lost and self._waiting.empty():
+                lost, self._lost = self._lost, 0
+                write(self._line(_note("%d lines are lost: standard error took nothing", lost)))
+
+
+def _note(message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord("segstore", logging.WARNING, __file__, 0, message, args, None)
+
+
+def write(line: str) -> None:
+    """Write a line to standard error, if it takes any."""
+    stream = sys.stderr
+    with suppress(OSError, ValueError):
+        if not isinstance(stream, io.TextIOWrapper) or stream is not sys.__stderr__:
+            if stream is not None:  # a terminal's that has a progress bar, or a test's
+                stream.write(f"{line}\n")
+                stream.flush()
+            return
+        # Without Python's buffer: what it can't write is an error when the interpreter ends.
+        _write_all(stream.fileno(), f"{line}\n".encode("utf-8", "backslashreplace"))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:  # whoever shares it has made it so
+            ready = select.poll()
+            ready.register(fd, select.POLLOUT)
+            ready.poll()

@@ -1,0 +1,153 @@
+"""`plan`: what `segstore serve` serves and how, out of its command line and the file of --config.
+
+On disk: reads the file. Threads: any; no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from segstore.choices import HOST, PORT
+from segstore.cli.config_file import ConfigFile, read_config
+from segstore.cli.options import STORE
+from segstore.cli.setting_names import names_of_the_command
+from segstore.config import StoreConfig
+from segstore.errors import ConfigError, InvalidArgumentError
+from segstore.server.network.server import address_text, endpoint
+from segstore.server.settings import ServerConfig, parted
+
+_LISTENERS, _ADVERTISED = "listeners", "advertised_listeners"
+_PROTOCOLS = "listener_security_protocol_map"
+_PROTOCOL, _CLIENT_AUTH, _TRUSTED = "security_protocol", "ssl_client_auth", "ssl_truststore_location"
+
+
+class ServerOptions(NamedTuple):
+    """A command line. `settings` are those of --set and of the options, with underscores for dots; `listen`
+    and `advertise` are empty if they were not given.
+    """
+
+    path: str | None
+    listen: tuple[str, ...]
+    advertise: tuple[str, ...]
+    settings: Mapping[str, object]
+    config: str | None
+
+
+class ServerPlan(NamedTuple):
+    """Store and server. `place` has the arguments of `segstore.serve` for one listener, `ignored` the
+    settings of the file that have no effect.
+    """
+
+    path: str
+    place: dict[str, Any]
+    of_store: dict[str, Any]
+    of_server: dict[str, Any]
+    ignored: tuple[str, ...]
+
+
+def plan(given: ServerOptions) -> ServerPlan:
+    """Return the plan of a command line. Nothing is made or opened. Raises ConfigError,
+    InvalidArgumentError, UsageError, OSError.
+    """
+    file = ConfigFile("") if given.config is None else _sound(read_config(given.config))
+    settings = _merged(given, file)
+    place = _placed(given, settings)
+    with names_of_the_command(settings):
+        of_store, of_server = parted(settings)
+        for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
+            kind.parse(told)  # nothing is made if one of them is wrong
+    ignored = tuple(each.name for each in file.ignored)
+    return ServerPlan(_path(given, file), place, of_store, of_server, ignored)
+
+
+def _sound(file: ConfigFile) -> ConfigFile:
+    """Return a file without problems. Raises ConfigError for the first one."""
+    if file.problems:
+        first, *more = file.problems
+        others = f" (and {len(more)} more: see `segstore config check {file.path}`)" if more else ""
+        raise ConfigError(file.told(first) + others)
+    return file
+
+
+def _path(given: ServerOptions, file: ConfigFile) -> str:
+    if path := given.path or file.directory:
+        return path
+    raise click.UsageError(
+        f"Which store? Give --store PATH, or set {STORE}, or log.dirs in the file of --config."
+    )
+
+
+def _merged(given: ServerOptions, file: ConfigFile) -> dict[str, Any]:
+    """Return the settings of both, in which those of the command line count more."""
+    held = dict(file.settings)
+    if given.listen and _LISTENERS in held:
+        _check_protocols(given, file)
+        held.pop(_LISTENERS)
+        held.pop(_ADVERTISED, None)
+    if given.listen and _LISTENERS in given.settings:
+        raise InvalidArgumentError("--listen and --set listeners are both given: one is allowed")
+    settings = {**held, **given.settings}
+    if _TRUSTED in given.settings and _CLIENT_AUTH not in settings:
+        settings[_CLIENT_AUTH] = "required"
+    return settings
+
+
+def _check_protocols(given: ServerOptions, file: ConfigFile) -> None:
+    """Refuse an address in place of listeners that are secured: without a protocol it would not be."""
+    config = ServerConfig(
+        listeners=file.settings[_LISTENERS], listener_security_protocol_map=file.settings.get(_PROTOCOLS)
+    )
+    bare = [each for each in given.listen if "://" not in each]
+    if bare and any(spec.protocol != "PLAINTEXT" for spec in config.specs):
+        raise InvalidArgumentError(
+            f"--listen={bare[0]!r} takes the place of listeners in {file.path}, of which some are secured:"
+            " give PROTOCOL://HOST:PORT"
+        )
+
+
+# --- listeners -------------------------------------------------------------------------------------
+
+
+def _placed(given: ServerOptions, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments for one listener; the settings of several are added to `settings`. Raises
+    InvalidArgumentError.
+    """
+    if not given.listen and _LISTENERS in settings:
+        if given.advertise:
+            named = [each for each in map(str.strip, str(settings[_LISTENERS]).split(",")) if each]
+            settings |= _listeners(named, given.advertise)
+        return {}
+    listen = given.listen or (f"{HOST}:{PORT}",)
+    if len(listen) > 1 or _PROTOCOLS in settings:
+        settings |= _listeners(listen, given.advertise)
+        return {}
+    if len(given.advertise) > 1:
+        raise InvalidArgumentError("--advertise is given more often than --listen")
+    protocol, _, address = listen[0].rpartition("://")
+    if protocol:
+        settings[_PROTOCOL] = protocol.upper()
+    where = endpoint("--listen", address, PORT, HOST)
+    for each in given.advertise:
+        endpoint("--advertise", each)
+    return {"host": where.host, "port": where.port, "advertised": next(iter(given.advertise), None)}
+
+
+def _listeners(listen: Sequence[str], advertise: Sequence[str]) -> dict[str, object]:
+    """Return the settings of several listeners. Raises InvalidArgumentError."""
+    if advertise and len(advertise) != len(listen):
+        raise InvalidArgumentError(
+            f"--advertise is given {len(advertise)} times, and --listen {len(listen)}: each has one, in order"
+        )
+    places = []
+    for each in listen:
+        name, _, address = each.rpartition("://")
+        places.append((name or "PLAINTEXT", address_text(endpoint("--listen", address, PORT, HOST))))
+    told = [address_text(endpoint("--advertise", each)) for each in advertise]
+    made: dict[str, object] = {"listeners": ",".join(f"{name}://{address}" for name, address in places)}
+    if told:
+        names = [name for name, _ in places]
+        made["advertised_listeners"] = ",".join(map("://".join, zip(names, told, strict=True)))
+    return made

@@ -1,0 +1,159 @@
+"""`families`: the counts of a server's listeners as metrics. Names have Prometheus' form; each has Kafka's
+metric beside it.
+
+Nothing is on disk. Threads: any; no lock, and no call into a loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+
+from segstore.protocol.error_codes import Code
+from segstore.storage.store.stats import Family, Metric, Sample
+
+from .apis import Api
+from .network.request_metrics import BOUNDS, ApiMetrics, Counted
+
+_OF_APIS: tuple[tuple[Metric, Callable[[ApiMetrics], float]], ...] = (
+    (
+        Metric("RequestsPerSec", "segstore_requests_total", "counter", "requests that were answered", ""),
+        lambda row: sum(row.times),
+    ),
+    (
+        Metric("RequestBytes", "segstore_request_bytes_total", "counter", "bytes of requests", "received"),
+        lambda row: row.counts.received,
+    ),
+    (
+        Metric("ResponseBytes", "segstore_response_bytes_total", "counter", "bytes of their answers", "sent"),
+        lambda row: row.counts.sent,
+    ),
+    (
+        Metric(
+            "TotalTimeMs",
+            "segstore_request_seconds_total",
+            "counter",
+            "seconds from when the server takes requests up until the socket has their answers",
+            "seconds",
+        ),
+        lambda row: row.counts.seconds,
+    ),
+)
+"""kafka.network:type=RequestMetrics,name=...,request=..."""
+_DURATION = Metric(
+    "TotalTimeMs", "segstore_request_duration_seconds", "histogram", "requests by these seconds", "times"
+)
+_ERRORS = Metric("ErrorsPerSec", "segstore_request_errors_total", "counter", "error codes of answers", "")
+_OF_LISTENERS: tuple[tuple[Metric, Callable[[Counted], float]], ...] = (
+    (
+        Metric("connection-count", "segstore_connections", "gauge", "connections that are open", ""),
+        lambda each: each.connections,
+    ),
+    (
+        Metric(
+            "connection-creation-total", "segstore_connections_made_total", "counter", "connections taken", ""
+        ),
+        lambda each: each.metrics.made,
+    ),
+    (
+        Metric(
+            "",
+            "segstore_connections_refused_total",
+            "counter",
+            "connections that were closed at once, by max_connections_per_ip or for want of descriptors",
+            "",
+        ),
+        lambda each: each.metrics.refused,
+    ),
+    (
+        Metric(
+            "successful-authentication-total",
+            "segstore_authentications_total",
+            "counter",
+            "clients that have authenticated by SASL, again too, or without SASL by a TLS handshake",
+            "",
+        ),
+        lambda each: each.metrics.authenticated,
+    ),
+    (
+        Metric(
+            "failed-authentication-total",
+            "segstore_authentications_failed_total",
+            "counter",
+            "TLS handshakes and authentications by SASL that have failed",
+            "",
+        ),
+        lambda each: each.metrics.failed,
+    ),
+    (
+        Metric(
+            "",
+            "segstore_malformed_requests_total",
+            "counter",
+            "requests that could not be read, or were not allowed yet, and have ended their connections",
+            "",
+        ),
+        lambda each: each.metrics.malformed,
+    ),
+    (
+        Metric("", "segstore_loop_age_seconds", "gauge", "seconds that the loop is busy since it slept", ""),
+        lambda each: each.loop_age,
+    ),
+)
+"""kafka.server:type=socket-server-metrics,listener=..."""
+_UPTIME = Metric("", "segstore_server_uptime_seconds", "gauge", "seconds since the server began", "")
+
+
+def families(listeners: Sequence[Counted]) -> list[Family]:
+    """Return the metrics of all listeners: those of requests together, by API, the others by listener."""
+    rows = [item for each in listeners for item in list(each.metrics.rows.items())]
+    apis = sorted({api for api, _ in rows})
+    by_api = [(api, [row for other, row in rows if other is api]) for api in apis]
+    found: list[Family] = [_of_apis(metric, value, by_api) for metric, value in _OF_APIS]
+    found.append((_DURATION, ("request", "le"), [s for api, of in by_api for s in _durations(api, of)]))
+    found.append((_ERRORS, ("request", "error"), [s for api, of in by_api for s in _errors(api, of)]))
+    for metric, value_of in _OF_LISTENERS:
+        samples = [Sample((each.metrics.listener,), value_of(each)) for each in listeners]
+        found.append((metric, ("listener",), samples))
+    began = min((each.metrics.since for each in listeners), default=time.monotonic())
+    found.append((_UPTIME, (), [Sample((), time.monotonic() - began)]))
+    return found
+
+
+Rows = Sequence[tuple[Api, Sequence[ApiMetrics]]]
+
+
+def _of_apis(metric: Metric, value: Callable[[ApiMetrics], float], by_api: Rows) -> Family:
+    return metric, ("request",), [Sample((api.message,), sum(map(value, of))) for api, of in by_api]
+
+
+def _durations(api: Api, rows: Iterable[ApiMetrics]) -> list[Sample]:
+    """Return the samples of a histogram, as Prometheus names and orders these."""
+    rows = list(rows)
+    counts = [*accumulate(map(sum, zip(*(row.times for row in rows), strict=True)))]
+    bounds = [*map(repr, BOUNDS), "+Inf"]
+    found = [
+        Sample((api.message, bound), count, "_bucket") for bound, count in zip(bounds, counts, strict=True)
+    ]
+    total = sum(row.counts.seconds for row in rows)
+    return [
+        *found,
+        Sample((api.message,), counts[-1], "_count"),
+        Sample((api.message,), total, "_sum"),
+    ]
+
+
+def _errors(api: Api, rows: Iterable[ApiMetrics]) -> list[Sample]:
+    counts: Counter[int] = Counter()
+    for row in rows:
+        counts.update(row.errors.copy())
+    return [Sample((api.message, _name(code)), count) for code, count in sorted(counts.items())]
+
+
+def _name(code: int) -> str:
+    try:
+        return Code(code).name
+    except ValueError:
+        return str(code)

@@ -1,0 +1,67 @@
+"""`Notices`: what the log tells of clients that do wrong, such as malformed requests and failed
+authentications: of one kind from one peer a line a minute, so that nobody floods the log.
+
+Nothing on disk. Threads: the loop's only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from segstore.logger import Logger
+
+log = Logger("segstore")
+
+QUIET = 60.0
+"""Seconds between two lines of one kind of one peer."""
+MOST = 1024
+"""Kinds of peers that are remembered; beyond it all others share a line a minute for each kind."""
+_OTHERS = ""
+LONGEST = 100
+
+
+class Notices:
+    """A node's part (`Node.part`)."""
+
+    def __init__(self, _node: object, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[tuple[str, str], _Silence] = {}
+
+    def tell(self, kind: str, peer: str, message: str, *args: object, level: int = logging.WARNING) -> None:
+        """Log a message, unless one of this kind and peer was logged within `QUIET`; then the next one tells
+        how many were left out.
+        """
+        silence = self._silence(kind, peer)
+        now = self._clock()
+        if now < silence.until:
+            silence.left_out += 1
+            return
+        more = f" ({silence.left_out} more since the last such line)" if silence.left_out else ""
+        silence.until, silence.left_out = now + QUIET, 0
+        log.log(level, f"{message}%s", *args, more)
+
+    def _silence(self, kind: str, peer: str) -> _Silence:
+        found = self._known.get((kind, peer))
+        if found is not None:
+            return found
+        if len(self._known) >= MOST:
+            now = self._clock()
+            self._known = {key: each for key, each in self._known.items() if now < each.until}
+        key = (kind, peer if len(self._known) < MOST else _OTHERS)
+        return self._known.setdefault(key, _Silence())
+
+
+class _Silence:
+    """Until when nothing is logged, in seconds of the clock, and how many messages were left out."""
+
+    __slots__ = ("left_out", "until")
+
+    def __init__(self) -> None:
+        self.until, self.left_out = 0.0, 0
+
+
+def shown(name: str) -> str:
+    """Return a name that a client has sent as the log has it: in quotes, and no longer than `LONGEST`."""
+    return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")

@@ -1,0 +1,69 @@
+"""`DuckDBTable`: a table as DuckDB reads it best; what a query shows is the same.
+
+- The topic is one entry of a dictionary: DuckDB asks for a table's first column if it only counts, and would
+  make a string of its own for each record.
+- DuckDB before 2.0 compares in the unit of a timestamp's column, and cuts a moment such as that of `now()` to
+  it: of milliseconds, `timestamp <= now()` would miss records, or have too many. So it gets microseconds.
+
+On disk: only reads. Threads: any. It imports pyarrow, and is imported only when a table is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from segstore.storage.scans.bounds import ALL, Bounds
+from segstore.storage.scans.columns import TIMESTAMP_TYPE, constant
+
+from .table import Table
+
+if TYPE_CHECKING:
+    from segstore.storage.scans.topic_scan import Finish
+
+_TOPIC = pa.dictionary(pa.int8(), pa.string())
+_ENTRY = pa.scalar(0, pa.int8())
+
+
+class DuckDBTable(Table):
+    """Another table's records, with timestamps in ms for a DuckDB that is `in_ms`; without that, a timestamp
+    that microseconds can't tell raises pyarrow.ArrowInvalid.
+    """
+
+    def __init__(self, table: Table, in_ms: bool) -> None:
+        self.source, self._table = table.source, table
+        self._dictionary = pa.array([self.source.topic])
+        time = TIMESTAMP_TYPE if in_ms else pa.timestamp("us", "UTC")
+        types = {("topic", pa.string()): _TOPIC, ("timestamp", TIMESTAMP_TYPE): time}
+        self.schema = pa.schema(
+            [each.with_type(types.get((each.name, each.type), each.type)) for each in table.schema]
+        )
+
+    def batches(
+        self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield as `Table.batches` does."""
+        wanted = self.schema.names if columns is None else list(columns)
+        stored = [name for name in wanted if name not in self.schema.names or not self._is_topic(name)]
+
+        def made(batch: pa.RecordBatch) -> pa.RecordBatch:
+            found = self._of(batch, wanted) if wanted else batch
+            return found if finish is None else finish(found)
+
+        return self._table.batches(stored, bounds, made)
+
+    def _is_topic(self, name: str) -> bool:
+        return bool(self.schema.field(name).type == _TOPIC)
+
+    def _of(self, batch: pa.RecordBatch, wanted: Sequence[str]) -> pa.RecordBatch:
+        schema = pa.schema([self.schema.field(name) for name in wanted])
+        arrays = [
+            self._topics(batch.num_rows) if self._is_topic(name) else batch.column(name).cast(kind.type)
+            for name, kind in zip(wanted, schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _topics(self, n: int) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(constant(n, _ENTRY), self._dictionary)
