@@ -14,7 +14,7 @@ from segstore.choices import ASYNC, DEAD, REACHABLE, SYNC
 from segstore.cli.client_option import client_option
 from segstore.cli.lifetime import Lifetime
 from segstore.cli.logs import log_options, logged
-from segstore.cli.options import confirmed, no_bootstrap
+from segstore.cli.options import confirmed, http_option, no_bootstrap, tell_http
 from segstore.cli.output import size_text, status_line
 from segstore.cli.signals import stopped_by_signals
 from segstore.errors import StoreLockedError
@@ -41,6 +41,7 @@ _CLIENT = "A setting of the client, such as security.protocol=SSL; may be repeat
     "--topics", "-t", metavar="NAME", multiple=True, help="A topic, or a regular expression; may be repeated."
 )
 @click.option("--once", is_flag=True, help="End when all is there that the primary had at the start.")
+@http_option
 @client_option(_CLIENT)
 @log_options
 def follow(
@@ -49,6 +50,7 @@ def follow(
     mode: str | None,
     topics: tuple[str, ...],
     once: bool,
+    http: str | None,
     config: dict[str, str],
     log_format: str,
     log_level: str,
@@ -66,11 +68,12 @@ def follow(
         logged(log_format, log_level),
         stopped_by_signals(unfinished=once),
         Lifetime(directory) as life,
-        segstore.follow(source, directory, mode=mode, topics=chosen, config=config) as running,
+        segstore.follow(source, directory, mode=mode, topics=chosen, config=config, http=http) as running,
         life.until_stopped(),
     ):
         life.started(f"follows {source} ({mode})")
         click.echo(f"{directory} follows {source} ({mode})")
+        tell_http(running.http)
         with status_line(f"{directory} follows") as line:
             told: set[str] = set()
             while not _is_over(running, once):

@@ -19,7 +19,7 @@ from segstore.choices import CUT, ISOLATION_LEVELS, KEEP, MIRRORED, REPLACE
 from segstore.cli.client_option import client_option
 from segstore.cli.lifetime import Lifetime
 from segstore.cli.logs import log_options, logged
-from segstore.cli.options import STORE, no_bootstrap, store_given
+from segstore.cli.options import STORE, http_option, no_bootstrap, store_given, tell_http
 from segstore.cli.output import progress_bar
 from segstore.cli.signals import stopped_by_signals
 
@@ -68,6 +68,7 @@ _LOOK_MS = 500
     show_default=True,
     help="What becomes of the mirror of a topic that was deleted at the source and made anew.",
 )
+@http_option
 @client_option("A setting of the client or of the mirror, such as security.protocol=SSL; may be repeated.")
 @log_options
 def mirror(
@@ -79,6 +80,7 @@ def mirror(
     isolation: str,
     once: bool,
     recreated: str,
+    http: str | None,
     config: dict[str, str],
     log_format: str,
     log_level: str,
@@ -105,7 +107,7 @@ def mirror(
         raise click.UsageError(f"Missing argument '{'BOOTSTRAP' if bootstrap is None else 'DIRECTORY'}'.")
     else:
         with logged(log_format, log_level):
-            _mirror_from(bootstrap, directory, chosen, isolation, once, recreated, config)
+            _mirror_from(bootstrap, directory, chosen, isolation, once, recreated, config, http)
 
 
 def _check_alone(bootstrap: str | None, path: str | None) -> None:
@@ -115,7 +117,7 @@ def _check_alone(bootstrap: str | None, path: str | None) -> None:
             "--to mirrors --store PATH to a cluster: BOOTSTRAP and DIRECTORY are not given."
         )
     given = get_current_context().get_parameter_source
-    for name, option in (("isolation", "isolation-level"), ("recreated", "recreated")):
+    for name, option in (("isolation", "isolation-level"), ("recreated", "recreated"), ("http", "http")):
         if given(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{option} is for mirrors of a cluster, and not for --to.")
     if path is None:
@@ -167,17 +169,19 @@ def _mirror_from(
     once: bool,
     recreated: str,
     config: dict[str, str],
+    http: str | None,
 ) -> None:
     with (
         stopped_by_signals(unfinished=once),
         Lifetime(directory) as life,
         segstore.mirror(
-            bootstrap, directory, topics, isolation=isolation, recreated=recreated, config=config
+            bootstrap, directory, topics, isolation=isolation, recreated=recreated, config=config, http=http
         ) as running,
         life.until_stopped(),
     ):
         life.started(f"mirrors {bootstrap}")
         click.echo(f"{directory} mirrors {bootstrap}")
+        tell_http(running.http)
         with progress_bar(0, "mirror", "offsets") as bar:
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
                 _show(bar, running)

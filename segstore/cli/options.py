@@ -41,6 +41,31 @@ def store_given(text: str, *, required: bool = False, kind: click.Path | None = 
     )
 
 
+def _http_address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        from segstore.operating.address import http_address
+
+        http_address(value, "--http")
+    return value
+
+
+def http_option(command: F) -> F:
+    """Add --http, which gives the argument `http`."""
+    return click.option(
+        "--http",
+        callback=_http_address,
+        metavar="[HOST:]PORT",
+        help="Where /metrics, /healthz and /readyz are, for Prometheus: unencrypted, and without a login. A "
+        "port alone is one of 127.0.0.1, and :PORT one of every address.",
+    )(command)
+
+
+def tell_http(http: str | None) -> None:
+    """Print where metrics and health are."""
+    if http is not None:
+        click.echo(f"metrics and health are at http://{http}")
+
+
 def store_option(command: F) -> F:
     """Add `store_given`, required, to a command that needs the files of a store. It refuses --bootstrap,
     which `place_option` adds to others.

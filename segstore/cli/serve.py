@@ -18,7 +18,7 @@ import segstore
 from segstore.choices import HOST, PORT
 from segstore.cli.lifetime import Lifetime
 from segstore.cli.logs import log_options, logged
-from segstore.cli.options import no_bootstrap, settings_option, store_given
+from segstore.cli.options import http_option, no_bootstrap, settings_option, store_given, tell_http
 from segstore.cli.signals import hangups, stopped_by_signals
 from segstore.errors import ListenError, SegstoreError
 from segstore.logger import Logger
@@ -105,6 +105,7 @@ _ADVICE = {
     help='Share the store: other processes of this machine may open it with shared=True or shared="guest",'
     " and append by themselves beside the server.",
 )
+@http_option
 @settings_option(
     "A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be repeated."
 )
@@ -122,6 +123,7 @@ def serve(
     super_users: str | None,
     old_primary_config: Any,
     shared: bool,
+    http: str | None,
     given: dict[str, str],
     log_format: str,
     log_level: str,
@@ -169,12 +171,15 @@ def serve(
             log.info("%s: %s have no effect here", config, ", ".join(made.ignored))
         try:
             with names_of_the_command(made.of_server):
-                server = segstore.serve(store, **made.place, old_primary=of_client, **made.of_server)
+                server = segstore.serve(
+                    store, **made.place, old_primary=of_client, http=http, **made.of_server
+                )
         except ListenError as error:
             raise _with_advice(error) from None
         with server, life.until_stopped():
             life.started(_secured(server))
             click.echo(_told(server, path))
+            tell_http(server.http)
             _wait_for_signal(came, Reloading(server, asked, made).reload)
 
 

@@ -86,10 +86,13 @@ C = TypeVar("C", bound=Control)
 
 
 class Following(Running, Generic[C]):
-    """Follows another machine's topics into `store`, which may be read."""
+    """Follows another machine's topics into `store`, which may be read. `http` is where metrics and health
+    are, "HOST:PORT"; None without.
+    """
 
     def __init__(self, store: FollowingStore, control: C) -> None:
         super().__init__(control.done)
+        self.http: str | None = None
         self.store, self._control = store, control
 
     def __repr__(self) -> str:

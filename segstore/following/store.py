@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from segstore.errors import ReadOnlyError
 from segstore.following.source_end import Lag
 from segstore.storage.context import os_errors
-from segstore.storage.store.stats import Family, Metric, Sample, prometheus_text, store_metrics
+from segstore.storage.store.stats import Family, Metric, Sample, store_families, store_metrics
 from segstore.storage.store.store import Store
 
 
@@ -83,8 +83,8 @@ class FollowingStore(Store):
             held.update({metric.name: getattr(lag, metric.field) for metric in lag_metrics(self.kind)})
         return found
 
-    def metrics_text(self) -> str:
-        """See `Store.metrics_text`; with the lag of each mirrored partition."""
+    def _all_families(self) -> list[Family]:
+        """See `Store._all_families`; with the lag of each mirrored partition."""
         self._context.check_open()
         lags = self.lags()
         more: list[Family] = [
@@ -96,4 +96,4 @@ class FollowingStore(Store):
             for metric in lag_metrics(self.kind)
         ]
         with os_errors():
-            return prometheus_text(self._measured(), more)
+            return [*store_families(self._measured()), *more]

@@ -96,6 +96,7 @@ def mirror(
     recreated: str = KEEP,
     config: Mapping[str, Any] | None = None,
     store_config: Mapping[str, Any] | None = None,
+    http: str | None = None,
     clock: Clock = wall_clock,
     files: Files | None = None,
     file_mode: int | None = None,
@@ -109,6 +110,8 @@ def mirror(
     deleted at the source and made anew. `config` has settings of the client by the names of Kafka's, and of
     the mirror by MirrorMaker's; `store_config` those of the store; the rest is as in `open`.
 
+    `http`, "HOST:PORT", is where /metrics, /healthz and /readyz are, as in `serve`.
+
     Raises InvalidArgumentError for a directory that holds a store of its own, StaleDirectoryError for one
     that mirrors another cluster, StoreLockedError, ConfigError, StorageError; where the directory is new and
     the source does not answer, DisconnectedError, RequestTimedOutError, AuthenticationFailedError.
@@ -118,6 +121,10 @@ def mirror(
     isolation = _WORDS[arguments.one_of("isolation", isolation, _WORDS)]
     level = ISOLATIONS[isolation]
     recreated = arguments.one_of("recreated", recreated, (KEEP, REPLACE))
+    if http is not None:
+        from segstore.operating.endpoint import check_http  # without it asyncio is not imported
+
+        check_http(http)
     settings = MirrorConfig.parse({} if config is None else config)
     of_store = StoreConfig.parse({} if store_config is None else store_config)
     cluster = Cluster(bootstrap, settings)
@@ -129,7 +136,7 @@ def mirror(
             context = open_context(root, of_store, clock, files, file_mode)
             role = give_role(context, held, Role(MIRROR, cluster_id, bootstrap, choice.given, isolation))
             store = MirrorStore(context, StoreWriter(context, of_store, replicated=True, role=MIRROR))
-        return _running(store, role, cluster, choice, settings, recreated, FetchTerms(CONSUMER, level))
+        return _running(store, role, cluster, choice, settings, recreated, FetchTerms(CONSUMER, level), http)
     except BaseException:
         cluster.close()
         raise
@@ -143,6 +150,7 @@ def _running(
     settings: MirrorConfig,
     recreated: str,
     terms: FetchTerms,
+    http: str | None,
 ) -> Mirror:
     """Start a mirror over an open store, which is closed where that fails."""
     writer = store._side
@@ -154,6 +162,10 @@ def _running(
         control = MirrorControl(followed, groups)
         made = Mirror(store, control)
         store.lags = made.lag
+        if http is not None:
+            from segstore.operating.followed import begin_http
+
+            made.http = begin_http(http, made, None)
         control.start()
         return made
     except BaseException:

@@ -26,6 +26,7 @@ from segstore.replication.clock import now_ms
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.election import Election
 from segstore.replication.core.leader import Leader
+from segstore.replication.core.registration import NO_LEADER
 from segstore.replication.healing import Healed, heal
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metrics import (
@@ -59,7 +60,8 @@ from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topic_match import differences, made_or_found
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.stats import cleaned_offsets, prometheus_text
+from segstore.storage.store.readiness import named, unready
+from segstore.storage.store.stats import Family, cleaned_offsets, store_families
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
@@ -472,12 +474,19 @@ class ReplicatedStore(Store):
         lags = [self._replica_state(key, replica).lag for key, ids in states.items() for replica in ids]
         return replication_metrics(side, max([0, *lags]))
 
-    def metrics_text(self) -> str:
-        """Return all metrics, those of replicas too, in Prometheus' text format; see `Store.metrics_text`."""
+    def _all_families(self) -> list[Family]:
+        """See `Store._all_families`; with those of replicas."""
         whole = self.replication_metrics()
         with os_errors():
             more = samples(whole, directory_metrics(self._replicated), self._partition_metrics())
-            return prometheus_text(self._measured(), [*more, *self._more_families()])
+            return [*store_families(self._measured()), *more, *self._more_families()]
+
+    def _unready(self) -> list[str]:
+        """See `Store._unready`; with a lost quorum, and partitions that nobody leads."""
+        side, error = self._replicated, self._replicated.controller.error
+        headless = [str(key) for key, each in [*side.manager.partitions.items()] if each.leader == NO_LEADER]
+        lost = [] if error is None else [f"the metadata can't change: {error}"]
+        return [*unready(self._context, ()), *lost, *named("nobody leads", sorted(headless))]
 
     def _partition_metrics(self) -> dict[PartitionKey, dict[str, Any]]:
         found, manager = {}, self._replicated.manager

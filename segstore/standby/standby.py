@@ -264,6 +264,7 @@ def follow(
     config: Mapping[str, Any] | None = None,
     store_config: Mapping[str, Any] | None = None,
     lease: Lease | None = None,
+    http: str | None = None,
     clock: Clock = wall_clock,
     files: Files | None = None,
     file_mode: int | None = None,
@@ -277,6 +278,8 @@ def follow(
     the standby promotes itself, and its leader epoch is the token. `config` has settings of the client by
     Kafka's names, `store_config` those of the store; the rest is as in `open`.
 
+    `http`, "HOST:PORT", is where /metrics, /healthz and /readyz are, as in `serve`.
+
     Raises InvalidArgumentError for a directory that holds a store of its own, and for a source that is no
     primary; StaleDirectoryError; BrokerError where the primary refuses the standby; StoreLockedError,
     ConfigError, StorageError; DisconnectedError and RequestTimedOutError for a directory that was no standby
@@ -285,6 +288,10 @@ def follow(
     check_apart("follow()")
     mode = arguments.one_of("mode", mode, MODES)
     choice = TopicChoice(topics, internal=topics == ALL)
+    if http is not None:
+        from segstore.operating.endpoint import check_http  # without it asyncio is not imported
+
+        check_http(http)
     settings = StandbyConfig.parse({} if config is None else config)
     of_store = StoreConfig.parse({} if store_config is None else store_config)
     root, files = arguments.path("directory", directory), files or Files()
@@ -298,7 +305,7 @@ def follow(
             writer = StoreWriter(context, of_store, replicated=True, role=held)
             store = StandbyStore(context, writer)
         reopen = {"config": store_config, "clock": clock, "files": files}
-        return _running(store, writer, role, cluster, choice, state, broker_epoch, reopen, lease)
+        return _running(store, writer, role, cluster, choice, state, broker_epoch, reopen, lease, http)
     except BaseException:
         cluster.close()
         raise
@@ -314,6 +321,7 @@ def _running(
     broker_epoch: int,
     reopen: Mapping[str, Any],
     lease: Lease | None,
+    http: str | None,
 ) -> Standby:
     """Start a standby over an open store, which is closed where that fails."""
     try:
@@ -339,6 +347,10 @@ def _running(
         made = Standby(store, control, cluster, reopen, writer.config.replica_lag_time_max_ms)
         followed.on_cut = made._tell_excess
         store.lags = made.lag
+        if http is not None:
+            from segstore.operating.followed import begin_http
+
+            made.http = begin_http(http, made, writer.config.replica_lag_time_max_ms)
         control.start()
         Background(made._watch, "segstore-let-go").start()
         if lease is not None:

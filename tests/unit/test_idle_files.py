@@ -15,10 +15,10 @@ from elsewhere import elsewhere
 from stores import in_child
 
 from segstore import idle_files
+from segstore import listening as sockets
 from segstore._native import descriptors
 from segstore.files import Files
 from segstore.files.given_files import in_memory, memory_file, read_given
-from segstore.server.network import listener
 from segstore.server.network.loop import Loop
 from segstore.storage.handle_pool import HandlePool
 
@@ -55,7 +55,7 @@ def looped(_: Path) -> None:
 
 
 def listening(_: Path) -> None:
-    for sock in listener.listen("127.0.0.1", 0):
+    for sock in sockets.listen("127.0.0.1", 0):
         sock.close()
 
 

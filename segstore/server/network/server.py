@@ -8,13 +8,14 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segstore.choices import HOST, PORT
 from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.coordinator.shared import shared
 from segstore.errors import InvalidArgumentError, InvalidTypeError, ListenError
+from segstore.listening import listen
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.server.apis import Api
@@ -31,13 +32,16 @@ from segstore.storage.store.stats import Family
 from segstore.storage.store.store import Store
 from segstore.threads import apart
 
-from .listener import Listener, listen
+from .listener import Listener
 from .loop import Loop
 from .memory import RequestMemory, Scratch
 from .request_metrics import RequestMetrics
 from .secured import secured
 from .service import CLOSE_TIMEOUT, Service
 from .shared import Shared
+
+if TYPE_CHECKING:
+    from segstore.operating.endpoint import HttpEndpoint
 
 log = Logger("segstore")
 
@@ -53,6 +57,7 @@ def serve(
     *,
     lease: Lease | None = None,
     old_primary: Mapping[str, Any] | None = None,
+    http: str | None = None,
     **settings: Any,
 ) -> Server:
     """Serve a store to Kafka's clients, from a thread of this process, and return the server.
@@ -72,10 +77,15 @@ def serve(
     A store that was promoted tells the primary which it has replaced; `old_primary` has settings of the
     client for that, those that `follow` takes: `security.protocol`, `sasl.username` and others.
 
+    `http`, "HOST:PORT", is where /metrics, /healthz and /readyz are, for Prometheus and for whoever starts
+    the process again: unencrypted, and without a login. It needs the package prometheus-client.
+
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
-    CorruptCheckpointError, StorageError, IllegalStateError.
+    CorruptCheckpointError, StorageError, IllegalStateError; MissingPackageError for `http`.
     """
-    return start(store, host, port, advertised, ServerConfig.parse(settings), HANDLERS, lease, old_primary)
+    return start(
+        store, host, port, advertised, ServerConfig.parse(settings), HANDLERS, lease, old_primary, http
+    )
 
 
 def start(
@@ -87,6 +97,7 @@ def start(
     handlers: Mapping[Api, Handler],
     lease: Lease | None = None,
     old_primary: Mapping[str, Any] | None = None,
+    http: str | None = None,
 ) -> Server:
     """Do what `serve` does, with these handlers.
 
@@ -97,7 +108,7 @@ def start(
     lost = False
 
     def make() -> Server:
-        made.append(_started(store, host, port, advertised, config, handlers, lease, old_primary))
+        made.append(_started(store, host, port, advertised, config, handlers, lease, old_primary, http))
         if lost:
             made[0].close(0.0)
         return made[0]
@@ -120,6 +131,7 @@ def _started(
     handlers: Mapping[Api, Handler],
     lease: Lease | None,
     old_primary: Mapping[str, Any] | None,
+    http: str | None,
 ) -> Server:
     if not isinstance(store, Store):
         raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
@@ -128,6 +140,10 @@ def _started(
         raise InvalidTypeError(f"host must be a str, not {type(host).__name__}")
     arguments.whole("port", port, 0, _MOST_PORT)
     told = None if advertised is None else endpoint("advertised", advertised)
+    if http is not None:
+        from segstore.operating.endpoint import check_http  # without it asyncio is not imported
+
+        check_http(http)
     cluster_id = cluster_id_of(store)
     if lease is not None:
         hold_lease(store, lease, config)
@@ -138,11 +154,14 @@ def _started(
         for place in _places(config, host, port, told):
             services.append(_service(store, *place, cluster_id, handlers))  # noqa: PERF401  see below
         announce_promotion(store, old_primary)
+        server = Server(services, config)
+        if http is not None:
+            server._begin_http(http)
     except BaseException:
         for _, _, service in services:  # those that have begun before another one failed
             service.end(0.0)
         raise
-    return Server(services, config)
+    return server
 
 
 def _go_on_with_groups(store: Store) -> None:
@@ -223,6 +242,13 @@ class Server(Closing):
     def __init__(self, services: Sequence[tuple[Node, Endpoint, Service]], config: ServerConfig) -> None:
         (self._node, self._bound, self._service), *self._others = services
         self._config, self._reload_lock = config, Mutex()
+        self._http: HttpEndpoint | None = None
+
+    def _begin_http(self, address: str) -> None:
+        from .operated import begin_http
+
+        services = [self._service, *(service for _, _, service in self._others)]
+        self._http = begin_http(address, self._node.store, self, services)
 
     def __repr__(self) -> str:
         return f"<Server {self.bootstrap_servers} of {self._node.store!r}>"
@@ -246,6 +272,11 @@ class Server(Closing):
     def ports(self) -> tuple[int, ...]:
         """Return the port of each listener."""
         return tuple(bound.port for bound in (self._bound, *(bound for _, bound, _ in self._others)))
+
+    @property
+    def http(self) -> str | None:
+        """Return where metrics and health are, "HOST:PORT"; None without."""
+        return None if self._http is None else str(self._http.address)
 
     @property
     def advertised_listeners(self) -> tuple[str, ...]:
@@ -332,6 +363,8 @@ class Server(Closing):
             service.begin_to_end(seconds)
         for service in (self._service, *others):
             service.end(seconds)
+        if self._http is not None:
+            self._http.close()
 
 
 # --- names ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 from segstore.errors import IllegalStateError, SegstoreError
@@ -78,6 +79,10 @@ class Service:
         with suppress(SegstoreError, OSError):
             self._shared.node.store._announce(address)
 
+    def soon(self, call: Callable[[], object]) -> None:
+        """Have `call` called in the loop's thread, soon."""
+        self._shared.loop.soon(call)
+
     def counted(self) -> Counted:
         """Return what the listener has counted; in any thread, and without a wait for the loop."""
         shared = self._shared
@@ -108,6 +113,16 @@ class Service:
         self._listener.connections.resecure(secured.sasl)
 
     # --- the end --------------------------------------------------------------------------
+
+    @property
+    def is_ending(self) -> bool:
+        """Return whether no more requests are read."""
+        return self._shared.is_ending
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the thread has ended."""
+        return self._ended.is_open
 
     @property
     def is_within(self) -> bool:

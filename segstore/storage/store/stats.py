@@ -29,6 +29,7 @@ from segstore.storage.segment.log_view import LogView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from prometheus_client import CollectorRegistry
 
     from segstore.storage.store.partition_log import PartitionLog
 
@@ -282,16 +283,16 @@ def by_labels(families: Iterable[Family]) -> dict[str, dict[str, float]]:
     return found
 
 
-def prometheus_text(store: Measured, more: Iterable[Family] = ()) -> str:
-    """Return all metrics in Prometheus' text format, labelled by topic and partition, and `more`.
-
-    Raises MissingPackageError without the package prometheus-client.
-    """
-    with Needing("prometheus-client", "metrics_text (stats --prometheus)"):
-        from prometheus_client import CollectorRegistry, generate_latest
-        from prometheus_client.registry import Collector
+def store_families(store: Measured) -> list[Family]:
+    """Return the metrics of each partition, labelled by topic and partition, and those of the disk."""
     rows = list(store_stats(store, records=False))
-    families = [*(_of_partitions(metric, rows) for metric in METRICS), *_disk_families(store.context), *more]
+    return [*(_of_partitions(metric, rows) for metric in METRICS), *_disk_families(store.context)]
+
+
+def registry_of(families: Iterable[Family]) -> CollectorRegistry:
+    """Return what prometheus-client makes a text of. Raises ImportError without that package."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
 
     class Families(Collector):
         def collect(self) -> Iterator[Any]:
@@ -299,6 +300,17 @@ def prometheus_text(store: Measured, more: Iterable[Family] = ()) -> str:
 
     registry = CollectorRegistry()
     registry.register(Families())
+    return registry
+
+
+def prometheus_text(families: Iterable[Family]) -> str:
+    """Return metrics in Prometheus' text format. Raises MissingPackageError without the package
+    prometheus-client.
+    """
+    with Needing("prometheus-client", "metrics_text (stats --prometheus)"):
+        from prometheus_client import generate_latest
+
+        registry = registry_of(families)
     text: str = generate_latest(registry).decode()
     return text
 

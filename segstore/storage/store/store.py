@@ -53,6 +53,7 @@ from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.reader import StoreReader
+from segstore.storage.store.readiness import unready
 from segstore.storage.store.replica_lags import ReplicaLag
 from segstore.storage.store.stats import (
     Family,
@@ -61,6 +62,7 @@ from segstore.storage.store.stats import (
     by_labels,
     cleaned_offsets,
     prometheus_text,
+    store_families,
     store_metrics,
     store_stats,
 )
@@ -655,14 +657,23 @@ class Store(PublicNames):
         """Return all metrics in Prometheus' text format. Raises MissingPackageError without
         prometheus-client.
         """
+        return prometheus_text(self._all_families())
+
+    def _all_families(self) -> list[Family]:
+        """Return all metrics; none needs a look at records. Raises StoreClosedError, StorageError."""
         self._context.check_open()
         with os_errors():
             rows = (
                 (key, STANDBY_ID, {each.name: getattr(lag, each.field) for each in replica_lags.METRICS})
                 for key, lag in self._standby_lags().items()
             )
-            more = [*replica_lags.families(rows), *self._more_families()]
-            return prometheus_text(self._measured(), more)
+            lags = replica_lags.families(rows)
+            return [*store_families(self._measured()), *lags, *self._more_families()]
+
+    def _unready(self) -> list[str]:
+        """Return why the open store can't do all of its work, from memory: a line for each reason."""
+        side = self._side
+        return unready(self._context, side.partitions.all_open() if isinstance(side, StoreWriter) else ())
 
     def _standby_lags(self) -> dict[tuple[str, int], ReplicaLag]:
         return self._side.primary.lags() if isinstance(self._side, StoreWriter) else {}

@@ -1,0 +1,96 @@
+"""Metrics as text, as Prometheus' text format or OpenMetrics has it: whichever a scrape accepts.
+
+Nothing is on disk but /proc, which is read for the process' own metrics. Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore.errors import Needing
+from segstore.operating.text_format import text_of
+from segstore.storage.store.stats import Family
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_END = b"# EOF\n"
+
+
+def check_there() -> None:
+    """Raise MissingPackageError without prometheus-client."""
+    with Needing("prometheus-client", "http"):
+        import prometheus_client  # noqa: F401
+
+
+class Encoding(NamedTuple):
+    """A format and its media type. Two of the same media type are equal."""
+
+    content_type: str
+    generate: Callable[[CollectorRegistry], bytes]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Encoding) and self.content_type == other.content_type
+
+    def __hash__(self) -> int:
+        return hash(self.content_type)
+
+    def text(self, families: Iterable[Family]) -> bytes:
+        """Return metrics in this format, without its end mark."""
+        return text_of(families, self.is_open).encode()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether this is OpenMetrics."""
+        return self.content_type.startswith("application/openmetrics")
+
+    def of_process(self, registry: CollectorRegistry) -> bytes:
+        """Return the metrics of a registry of prometheus-client, without the end mark."""
+        return self.generate(registry).removesuffix(_END)
+
+    def joined(self, parts: Iterable[bytes]) -> bytes:
+        """Return one text of several."""
+        return b"".join([*parts, _END if self.is_open else b""])
+
+
+def encoding_for(accept: str) -> Encoding:
+    """Return the format that a request with this Accept header gets."""
+    from prometheus_client.exposition import choose_encoder
+
+    generate, content_type = choose_encoder(accept)
+    return Encoding(content_type, generate)
+
+
+def process_registry() -> CollectorRegistry:
+    """Return what reads the process' own metrics (process_cpu_seconds_total and others)."""
+    from prometheus_client import CollectorRegistry, ProcessCollector
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def merged(*found: Sequence[Family]) -> list[Family]:
+    """Return all families in base units; of two with one name the first."""
+    made: dict[str, Family] = {}
+    for families in found:
+        for family in map(_in_seconds, families):
+            made.setdefault(family[0].prometheus, family)
+    return list(made.values())
+
+
+_TIMES = {"segstore_last_sweep_ms": "segstore_last_sweep_timestamp_seconds"}
+"""Points in time, of which other names say that they are."""
+
+
+def _in_seconds(family: Family) -> Family:
+    """Return a family of ms in seconds, Prometheus' base unit; without negative ones: never, or unknown."""
+    metric, labels, samples = family
+    name, total = metric.prometheus.removesuffix("_total"), metric.prometheus.endswith("_total")
+    if not name.endswith("_ms"):
+        return family
+    told = _TIMES.get(name, name.removesuffix("_ms") + "_seconds") + "_total" * total
+    kept = [each for each in samples if each.value >= 0]
+    metric = metric._replace(prometheus=told, doc=metric.doc.replace("ms ", "seconds "))
+    return metric, labels, [each._replace(value=each.value / 1000) for each in kept]

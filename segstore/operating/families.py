@@ -1,0 +1,86 @@
+"""The metrics of an endpoint that are neither a log's nor a request's: the build, the uptime, the groups and
+their lag.
+
+On disk: only reads, of committed offsets that the coordinator has in memory mostly. Threads: any.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Sequence
+
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.descriptions import GroupDescription
+from segstore.errors import GroupNotFoundError
+from segstore.operating.exposition import merged
+from segstore.storage.store.stats import Family, Metric, Sample
+from segstore.storage.store.store import Store
+from segstore.version import VERSION
+
+_BUILD = Metric("", "segstore_build_info", "gauge", "1, with versions of segstore and Python", "")
+_LAG = Metric("records-lag", "segstore_group_lag", "gauge", "records after the committed offset", "")
+_OFFSET = Metric(
+    "committed-offset", "segstore_group_committed_offset", "gauge", "offset from which a group goes on", ""
+)
+_MEMBERS = Metric("", "segstore_group_members", "gauge", "members of a group, and its state", "")
+_GROUPS = Metric("NumGroups", "segstore_groups", "gauge", "groups by type and state", "")
+
+
+def gauge(name: str, doc: str, value: float) -> Family:
+    """Return a gauge without labels."""
+    return Metric("", name, "gauge", doc, ""), (), [Sample((), value)]
+
+
+def counter(name: str, doc: str, value: float) -> Family:
+    """Return a counter without labels."""
+    return Metric("", name, "counter", doc, ""), (), [Sample((), value)]
+
+
+def build_info() -> Family:
+    """Return the versions."""
+    return _BUILD, ("version", "python"), [Sample((VERSION, platform.python_version()), 1.0)]
+
+
+def store_families(store: Store) -> list[Family]:
+    """Return the metrics of a store and its groups; no record is read. Raises StoreClosedError,
+    StorageError, CorruptRecordError.
+    """
+    return merged(store._all_families(), group_families(_groups(store)))
+
+
+def _groups(store: Store) -> list[GroupDescription]:
+    """Return the groups that a store has. Who reads beside a writer has no coordinator, and would read all
+    committed offsets anew.
+    """
+    if not store._keeps:
+        return []
+    known, found = Groups(store), []
+    for listing in known.list():
+        try:
+            found.append(known.describe(listing.group_id))
+        except GroupNotFoundError:  # deleted just now
+            continue
+    return found
+
+
+def group_families(groups: Sequence[GroupDescription]) -> list[Family]:
+    """Return lag, committed offset, and members of each group, and how many groups there are."""
+    labels = ("group", "topic", "partition")
+    parts = [
+        ((each.group_id, part.partition.topic, str(part.partition.partition)), part)
+        for each in groups
+        for part in each.partitions
+    ]
+    lags = [Sample(values, float(part.lag)) for values, part in parts if part.lag is not None]
+    offsets = [
+        Sample(values, float(part.committed.offset)) for values, part in parts if part.committed is not None
+    ]
+    members = [Sample((each.group_id, each.state), float(len(each.members))) for each in groups]
+    counts = Counter((each.group_type, each.state) for each in groups)
+    return [
+        (_LAG, labels, lags),
+        (_OFFSET, labels, offsets),
+        (_MEMBERS, ("group", "state"), members),
+        (_GROUPS, ("type", "state"), [Sample(key, float(count)) for key, count in counts.items()]),
+    ]

@@ -1,0 +1,71 @@
+"""What an endpoint of HTTP shows of a standby or a mirror: whether it follows, and how far it is behind.
+
+Nothing is on disk. Threads: the endpoint's.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from segstore.errors import StoreClosedError
+from segstore.following.running import Following
+from segstore.operating.endpoint import attached
+from segstore.operating.families import gauge, store_families
+from segstore.operating.health import store_unready
+from segstore.operating.operated import Operated, Reasons
+from segstore.storage.store.readiness import named
+from segstore.storage.store.stats import Family
+
+
+def begin_http(address: str, running: Following[Any], most_ms: int | None) -> str:
+    """Show a standby or a mirror at an address, until its store is closed; return "HOST:PORT". It is ready
+    while it is at most `most_ms` behind; None: however far it is. Raises as `HttpEndpoint`, and
+    StoreClosedError.
+    """
+    operated = Operated(
+        known=lambda: _families(running),
+        gathered=lambda: store_families(running.store),
+        unready=lambda: [*_unconnected(running), *_behind(running, most_ms), *store_unready(running.store)],
+        unhealthy=lambda: _failed(running),
+    )
+    return str(attached(address, operated, running.store).address)
+
+
+def _families(running: Following[Any]) -> list[Family]:
+    kind = running.store.kind
+    return [
+        gauge(f"segstore_{kind}_connected", "1 if the source has answered", float(_is_connected(running))),
+        gauge(f"segstore_{kind}_problems", "topics that can't be followed", float(len(running.problems))),
+    ]
+
+
+def _is_connected(running: Following[Any]) -> bool:
+    return running.error is None and running._control.rounds > 0
+
+
+def _failed(running: Following[Any]) -> Reasons:
+    failure = running._failure
+    return [] if failure is None else [f"it follows no more: {failure}"]
+
+
+def _unconnected(running: Following[Any]) -> Reasons:
+    control = running._control
+    if control.done.is_open:
+        return [] if control.failure is not None else ["it follows no more"]
+    if control.error is not None:
+        return [f"{control.role.source} is not reached: {control.error}"]
+    return [] if control.rounds else [f"{control.role.source} has not answered yet"]
+
+
+def _behind(running: Following[Any], most_ms: int | None) -> Reasons:
+    """Return the partitions that lack records of the source's first answer, or are too far behind."""
+    if most_ms is None:
+        return []
+    found = []
+    for each in running._control.fetchers.logs.values():
+        with suppress(StoreClosedError):  # a topic that was just deleted
+            source, end = each.source, each.replica.log_end_offset
+            if not source.has_reached_target(end) or source.lag(end).ms > most_ms:
+                found.append(f"{each.topic}-{each.partition}")
+    return named(f"more than {most_ms} ms behind, or not caught up yet", sorted(found))

@@ -1,0 +1,97 @@
+"""A request of HTTP/1.x, as far as an endpoint needs it, and the bytes of an answer. Nothing is on disk.
+
+Threads: one a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+LINE = 8192
+"""Most bytes of a request line, and of a header."""
+_MOST_HEADERS = 64
+_FIRST = re.compile(rb"([A-Za-z]{1,32}) (\S+) HTTP/1\.[01]\r?\n")
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """`path` is without the query; names of headers are in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+
+    @property
+    def takes_gzip(self) -> bool:
+        """Return whether the answer may be compressed."""
+        for each in self.headers.get("accept-encoding", "").lower().split(","):
+            coding, _, weight = (part.strip() for part in each.partition(";"))
+            if coding == "gzip":
+                return re.fullmatch(r"q=0(\.0*)?", weight.replace(" ", "")) is None
+        return False
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """Each answer ends its connection."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = TEXT
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def head(self) -> bytes:
+        """Return the status line and the headers."""
+        lines = {
+            "Content-Type": self.content_type,
+            "Content-Length": str(len(self.body)),
+            "Cache-Control": "no-store",
+            "Connection": "close",
+            **self.headers,
+        }
+        first = f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
+        return (first + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n").encode()
+
+
+def told(status: HTTPStatus, text: str, **headers: str) -> HttpAnswer:
+    """Return an answer of one line or several."""
+    return HttpAnswer(status, f"{text}\n".encode(), headers=headers)
+
+
+class BadRequestError(Exception):
+    """A request that is none; `answer` says why."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.answer = told(status, text)
+
+
+async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
+    """Return the next request of a connection. Raises BadRequestError; EOFError if the client has gone."""
+    line = await _line(reader, HTTPStatus.REQUEST_URI_TOO_LONG)
+    first = _FIRST.fullmatch(line)
+    if first is None:
+        raise BadRequestError(HTTPStatus.BAD_REQUEST, "not a request of HTTP/1.1")
+    headers: dict[str, str] = {}
+    for _ in range(_MOST_HEADERS):
+        line = (await _line(reader, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)).strip()
+        if not line:
+            break
+        name, _colon, value = line.decode("latin-1").partition(":")
+        headers[name.strip().lower()] = value.strip()
+    else:
+        raise BadRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers")
+    path = first[2].decode("latin-1").partition("?")[0]
+    return HttpRequest(first[1].decode(), path, headers)
+
+
+async def _line(reader: asyncio.StreamReader, too_long: HTTPStatus) -> bytes:
+    try:
+        return await reader.readuntil(b"\n")
+    except asyncio.LimitOverrunError:
+        raise BadRequestError(too_long, f"a line of more than {LINE} bytes") from None

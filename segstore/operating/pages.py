@@ -1,0 +1,126 @@
+"""The pages of an endpoint: /metrics, /healthz and /readyz. Nothing is on disk.
+
+Threads: the endpoint's loop only; `Snapshots` has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from segstore.operating.exposition import Encoding, encoding_for, merged, process_registry
+from segstore.operating.families import build_info, counter, gauge
+from segstore.operating.health import unhealthy, unready
+from segstore.operating.http_request import HttpAnswer, HttpRequest, told
+from segstore.operating.operated import Operated, Reasons
+from segstore.operating.snapshot import Snapshots
+from segstore.storage.store.stats import Family
+
+_PATIENCE = 1.0
+"""Seconds that a scrape waits for a snapshot, before it gets the last one."""
+_SAME = 1.0
+"""Seconds for which the same text is given again."""
+_METHODS = ("GET", "HEAD")
+
+
+class Pages:
+    """Answers requests. `connections()` returns how many there are now."""
+
+    def __init__(self, operated: Operated, connections: Callable[[], int]) -> None:
+        self._operated, self._connections = operated, connections
+        self._snapshots = Snapshots(operated.gathered)
+        self._process = process_registry()
+        self._begun = time.monotonic()
+        self._waits: dict[str, asyncio.Future[None]] = {}
+        self._made: dict[tuple[str, bool], tuple[float, bytes]] = {}
+        self._scrapes = 0
+        self._paths: dict[str, Callable[[HttpRequest], Awaitable[HttpAnswer]]] = {
+            "/metrics": self._metrics,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+        }
+
+    def start(self) -> None:
+        """Start the thread of the snapshots. Raises IllegalStateError."""
+        self._snapshots.start()
+
+    def close(self) -> None:
+        """End that thread, which is not waited for."""
+        self._snapshots.close()
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Return the answer to a request."""
+        page = self._paths.get(request.path)
+        if page is None:
+            return told(HTTPStatus.NOT_FOUND, f"there are {', '.join(self._paths)}")
+        if request.method not in _METHODS:
+            return told(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD", Allow=", ".join(_METHODS))
+        return await page(request)
+
+    # --- health -----------------------------------------------------------------------------------
+
+    async def _healthz(self, _request: HttpRequest) -> HttpAnswer:
+        return _judged(unhealthy(self._operated))
+
+    async def _readyz(self, _request: HttpRequest) -> HttpAnswer:
+        return _judged(unready(self._operated))
+
+    # --- metrics ----------------------------------------------------------------------------------
+
+    async def _metrics(self, request: HttpRequest) -> HttpAnswer:
+        self._scrapes += 1
+        encoding = encoding_for(request.headers.get("accept", ""))
+        if not self._snapshots.is_fresh(encoding):
+            await self._snapshot(encoding)
+        packed = request.takes_gzip
+        headers = {"Vary": "Accept, Accept-Encoding", **({"Content-Encoding": "gzip"} if packed else {})}
+        return HttpAnswer(HTTPStatus.OK, self._text(encoding, packed), encoding.content_type, headers)
+
+    async def _snapshot(self, encoding: Encoding) -> None:
+        """Wait for a snapshot; requests that come together wait for the same one."""
+        key, loop = encoding.content_type, asyncio.get_running_loop()
+        waited = self._waits.get(key)
+        if waited is None:
+            waited = self._waits[key] = loop.create_future()
+            self._snapshots.ask(encoding, lambda: loop.call_soon_threadsafe(self._arrived, key))
+        await asyncio.wait([waited], timeout=_PATIENCE)
+
+    def _arrived(self, key: str) -> None:
+        self._waits.pop(key).set_result(None)
+        self._made.clear()
+
+    def _text(self, encoding: Encoding, packed: bool) -> bytes:
+        """Return all metrics; they are put together once a second at most."""
+        at, body = self._made.get((encoding.content_type, packed), (0.0, b""))
+        now = time.monotonic()
+        if not body or now - at >= _SAME:
+            body = self._joined(encoding)
+            body = gzip.compress(body, compresslevel=1) if packed else body
+            self._made[encoding.content_type, packed] = now, body
+        return body
+
+    def _joined(self, encoding: Encoding) -> bytes:
+        known = encoding.text(merged(self._operated.known(), self._own()))
+        return encoding.joined([known, encoding.of_process(self._process), self._snapshots.text(encoding)])
+
+    def _own(self) -> list[Family]:
+        held, ill, idle = self._snapshots, unhealthy(self._operated), unready(self._operated)
+        return [
+            build_info(),
+            gauge("segstore_uptime_seconds", "seconds since it began", time.monotonic() - self._begun),
+            gauge("segstore_healthy", "1 if /healthz answers 200", float(not ill)),
+            gauge("segstore_ready", "1 if /readyz answers 200", float(not idle)),
+            gauge("segstore_snapshot_age_seconds", "age of the metrics read from the store", held.age),
+            counter("segstore_snapshot_failures_total", "times that these could not be read", held.failures),
+            gauge("segstore_http_connections", "connections for metrics and health", self._connections()),
+            counter("segstore_http_scrapes_total", "requests for /metrics", self._scrapes),
+        ]
+
+
+def _judged(reasons: Reasons) -> HttpAnswer:
+    if reasons:
+        return told(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(reasons))
+    return told(HTTPStatus.OK, "ok")

@@ -1,0 +1,121 @@
+"""`Snapshots`: the metrics of a store, gathered by one thread of their own, and only if somebody asks.
+
+Nothing is on disk but what the store reads. Threads: any may ask and look; a disk that hangs holds up the
+thread that gathers alone, and the last snapshot stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from segstore.errors import SegstoreError
+from segstore.logger import Logger
+from segstore.operating.exposition import Encoding
+from segstore.storage.store.stats import Family
+from segstore.threads import Background
+
+log = Logger("segstore")
+
+FRESH = 1.0
+"""Seconds for which a snapshot is given again before another one is gathered."""
+
+
+class _Asked(NamedTuple):
+    encoding: Encoding
+    done: Callable[[], object]
+
+
+class _Snapshot(NamedTuple):
+    """`at` is when its gathering began, in monotonic seconds; `texts` are by encoding."""
+
+    at: float
+    families: Sequence[Family]
+    texts: dict[str, bytes]
+
+
+class Snapshots:
+    """`gather` may wait for a disk. `failures` counts the times that it has raised an error."""
+
+    def __init__(self, gather: Callable[[], Sequence[Family]]) -> None:
+        self._gather = gather
+        self._held = _Snapshot(float("-inf"), (), {})
+        self._begun = time.monotonic()
+        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._thread = Background(self._run, "segstore-snapshot")
+        self._told = ""
+        self.failures = 0
+
+    def start(self) -> None:
+        """Start the thread. Raises IllegalStateError."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Have the thread end, which is not waited for: it may be held up by a disk."""
+        self._asked.put(None)
+
+    def is_fresh(self, encoding: Encoding) -> bool:
+        """Return whether the last snapshot is young enough, and there is a text of it."""
+        held = self._held
+        return encoding.content_type in held.texts and time.monotonic() - held.at < FRESH
+
+    def text(self, encoding: Encoding) -> bytes:
+        """Return the last snapshot; nothing before the first one."""
+        return self._held.texts.get(encoding.content_type, b"")
+
+    @property
+    def age(self) -> float:
+        """Return the seconds since the last snapshot, or since the start before the first one."""
+        return time.monotonic() - max(self._held.at, self._begun)
+
+    def ask(self, encoding: Encoding, done: Callable[[], object]) -> None:
+        """Have a fresh snapshot made; `done` is called in another thread when there is one, or none can be
+        made.
+        """
+        self._asked.put(_Asked(encoding, done))
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (first := self._asked.get()) is not None:
+            asked = [first]
+            with suppress(Empty):
+                while (more := self._asked.get_nowait()) is not None:
+                    asked.append(more)
+                return
+            self._answer(asked)
+
+    def _answer(self, asked: Sequence[_Asked]) -> None:
+        try:
+            if time.monotonic() - self._held.at >= FRESH:
+                at = time.monotonic()
+                self._held = self._with_texts(_Snapshot(at, self._gather(), {}), asked)
+            else:
+                self._held = self._with_texts(self._held, asked)
+            self._told = ""
+        except Exception as error:
+            self._failed(error)
+        finally:
+            for each in asked:
+                each.done()
+
+    def _with_texts(self, snapshot: _Snapshot, asked: Sequence[_Asked]) -> _Snapshot:
+        texts = dict(snapshot.texts)
+        for encoding in dict.fromkeys(each.encoding for each in asked):
+            if encoding.content_type not in texts:
+                texts[encoding.content_type] = encoding.text(snapshot.families)
+        return snapshot._replace(texts=texts)
+
+    def _failed(self, error: Exception) -> None:
+        """Count a failure, and log each one that differs from the last."""
+        self.failures += 1
+        told = f"{type(error).__name__}: {error}"
+        if told != self._told:
+            self._told = told
+            known = isinstance(error, SegstoreError | OSError)
+            log.warning("metrics could not be gathered: %s", told) if known else log.exception(
+                "a defect, met by the thread that gathers metrics"
+            )
