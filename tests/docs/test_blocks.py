@@ -28,6 +28,7 @@ LEFT_OUT: Mapping[str, Mapping[str, Reason]] = {
     },
     "docs/index.md": {"python3 -m venv ~/segstore-env": Reason.INSTALLS},
     "docs/operate.md": {
+        "useradd --system": Reason.INSTALLS,
         "scrape_configs:": Reason.NO_PROGRAM,
         "2026-11-30T09:41:02.123Z INFO": Reason.NO_PROGRAM,
         "ExecReload=": Reason.NO_PROGRAM,
@@ -138,7 +139,14 @@ def serve(directory: Path) -> Iterator[Setting]:
 def operate(directory: Path) -> Iterator[Setting]:
     certificates(directory)
     (directory / "users.txt").write_text("alice:secret\nadmin:more secret\n")
-    yield Setting({"127.0.0.1:9093": "127.0.0.1:0", "--http 9100": "--http 0 --listen 0"})
+    named = ("127.0.0.1:9092", "127.0.0.1:9094", "127.0.0.1:9100")
+    ports = {address: f"127.0.0.1:{free_port()}" for address in named}
+    port = free_port()
+    file = REPOSITORY / "operate" / "server.properties"
+    copied = {"cp operate/server.properties conf": f"sed s/9093/{port}/ {file} > conf/server.properties"}
+    secured = {"0.0.0.0:9093": f"0.0.0.0:{port}", "localhost:9093": f"localhost:{port}"}
+    others = {"127.0.0.1:9093": "127.0.0.1:0", "--http 9100": "--http 0 --listen 0"}
+    yield Setting({**copied, **secured, **ports, **others})
 
 
 @contextmanager
