@@ -2,7 +2,8 @@
 
 One server has two connections: one as it is, and one of a class that is made of the same source without the
 lines that count. Both send the same requests, by turns, 2,000 a second; a figure is the server's processor
-time for a request, and a ratio is of both connections of one server. The server is a process of its own
+time for a request. What counting costs is the median of the differences of turns side by side, which others
+on the machine disturb alike. The server is a process of its own
 (`python -m benchmarks.operate --serve DIRECTORY`); each work has a new one several times, since two
 copies of the same code are never equally fast.
 
@@ -21,7 +22,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
+from operator import sub
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import NamedTuple
 
@@ -34,14 +37,14 @@ from segstore.bench import Figure
 from segstore.bench.figures import by_turns
 from segstore.bench.terminal import figure_text
 
-COUNTED, BARE = "counted", "not counted"
-CPU, RATIO = "cpu us", "ratio"
+CPU = "cpu us"
+BARE, COUNTING, RATIO = "without counting", "counting", "ratio"
 MOST = 1.02
 WARM = 200
-RATE, REQUESTS, TURNS, SERVERS = 2_000, 50, 100, 7
-COUNTING = re.compile(
-    r"self\._api, self\._received.*|self\._received, self\._begun.*|self\._begun = .*|self\._api = api|"
-    r"self\._count\(\w+\)|size = SIZE_FIELD.*|errors_of\(.*"
+RATE, REQUESTS, TURNS, SERVERS = 2_000, 20, 300, 5
+LINES_THAT_COUNT = re.compile(
+    r"self\._row, self\._received.*|self\._received, self\._begun.*|self\._begun = .*|self\._row = row = .*|"
+    r"self\._count\(\w+\)|size = SIZE_FIELD.*|errors_of\(.*|_count\(self\._row.*"
 )
 """Lines of `Connection` that count requests."""
 LINES = 12
@@ -83,7 +86,7 @@ def bare() -> ModuleType:
     from segstore.server.network import connection
 
     lines = inspect.getsource(connection).splitlines()
-    found = [number for number, line in enumerate(lines) if COUNTING.fullmatch(line.strip())]
+    found = [number for number, line in enumerate(lines) if LINES_THAT_COUNT.fullmatch(line.strip())]
     if len(found) < LINES:
         raise RuntimeError(f"connection.py has {len(found)} lines that count requests, and not {LINES}")
     for number in found:
@@ -142,24 +145,25 @@ def turn(pid: int, client: raw.Raw, data: bytes, requests: int) -> dict[str, flo
 
 
 def measured(work: Work, turns: int, requests: int, servers: int) -> dict[str, Figure]:
-    """Return the figures of a work: of each server the lower decile of its turns, which others on the machine
-    have disturbed least.
+    """Return the figures of a work, each of all servers: of one server the medians of what a request costs
+    without counting, and of how much more a turn beside it costs with it.
     """
-    found: dict[str, list[float]] = {COUNTED: [], BARE: []}
+    found: dict[str, list[float]] = {BARE: [], COUNTING: [], RATIO: []}
     for number in range(servers):
         with tempfile.TemporaryDirectory(prefix="segstore-operate-") as made, ExitStack() as stack:
             pid, address = stack.enter_context(running(Path(made) / "store", number % 2))
             data, clients = work.request(), {}
-            for name in (COUNTED, BARE) if number % 2 == 0 else (BARE, COUNTED):
-                clients[name] = stack.enter_context(raw.raw(address))
+            for is_counted in (True, False) if number % 2 == 0 else (False, True):
+                clients[is_counted] = stack.enter_context(raw.raw(address))
                 for _ in range(WARM):
-                    clients[name].exchange(data)
-            variants = {name: partial(turn, pid, client, data, requests) for name, client in clients.items()}
-            for name, figures in by_turns(variants, turns).items():
-                found[name].append(sorted(figures[CPU].runs)[turns // 10])
-    pairs = zip(found[COUNTED], found[BARE], strict=True)
-    ratio = Figure.of(counted / other for counted, other in pairs)
-    return {**{name: Figure.of(runs) for name, runs in found.items()}, RATIO: ratio}
+                    clients[is_counted].exchange(data)
+            variants = {key: partial(turn, pid, client, data, requests) for key, client in clients.items()}
+            figures = by_turns(variants, turns)
+        bare, counted = figures[False][CPU].runs, figures[True][CPU].runs
+        cost = median(map(sub, counted, bare))
+        for name, value in zip(found, (median(bare), cost, 1 + cost / median(bare)), strict=True):
+            found[name].append(value)
+    return {name: Figure(tuple(values)) for name, values in found.items()}
 
 
 @click.command()

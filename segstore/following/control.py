@@ -129,6 +129,8 @@ class Control:
         except SegstoreError as error:
             return self._told(error)
         else:
+            if self.error is not None:
+                log.warning("the %s goes on", self.kind)
             self.error = None
             self._backoff.succeeded()
             return self._until_due()

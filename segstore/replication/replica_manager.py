@@ -6,6 +6,7 @@ Nothing is on disk. Threads: any. What the controller publishes is handed to eac
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -19,7 +20,7 @@ from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition, AlterPartitionReply
-from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
+from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 from segstore.replication.counters import Counters
 from segstore.replication.data_directory import Change, DataDirectory
 from segstore.replication.local_replica import LocalReplica
@@ -259,8 +260,21 @@ class ReplicaManager:
         directory.go_offline(error)
         self.voter_failed(broker, error)
         if self.controller is not None:
-            self.controller.post(lambda core, now: Decision(effects=core.fail(broker)))
+            self.controller.post(partial(self._fail, broker))
         self.news.tell()
+
+    @staticmethod
+    def _fail(broker: int, core: Controller, _now: int) -> Decision:
+        """Have others elected for the partitions that a failed directory led, and log how many there are."""
+        led = [key for key, partition in core.partitions.items() if partition.leader == broker]
+        decision = Decision(effects=core.fail(broker))
+        if not decision.effects:  # two threads have met the failure at once
+            return decision
+        without = sum(core.partitions[key].leader == NO_LEADER for key in led)
+        level = logging.ERROR if without else logging.WARNING
+        message = "directory %d led %d partitions: %d have another leader now, %d have none"
+        log.log(level, message, broker, len(led), len(led) - without, without)
+        return decision
 
     def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
         """See `Home`."""

@@ -55,7 +55,8 @@ class Repeat(Protocol):
     that sends one batch after the other to one partition, or of a consumer that fetches them.
     """
 
-    api: Api
+    row: Row
+    """Where its requests are counted."""
 
     def __call__(self, frame: memoryview) -> Response | Later | None:
         """Answer a request, which is here without its size; return the whole response, or LATER where it

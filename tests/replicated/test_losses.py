@@ -23,7 +23,7 @@ from replicated_stores import (
     retrying,
     states,
 )
-from waiting import until
+from waiting import told, until
 
 import segstore
 
@@ -37,7 +37,9 @@ LOSSES: dict[str, Callable[[Directories, int], object]] = {
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
 @pytest.mark.parametrize("how", LOSSES)
-def test_r32_acknowledged_records_survive(three: Directories, how: str, who: str) -> None:
+def test_r32_acknowledged_records_survive(
+    three: Directories, caplog: pytest.LogCaptureFixture, how: str, who: str
+) -> None:
     store = three.open(min_insync_replicas=2)
     store.create_topic("t", replication_factor=3)
     log = store.partition("t", 0)
@@ -53,6 +55,12 @@ def test_r32_acknowledged_records_survive(three: Directories, how: str, who: str
     assert (after.leader_epoch > before.leader_epoch) == (who == "leader")
     assert after.partition_epoch > before.partition_epoch
     writer.assert_kept(log)
+    told()
+    elections = [each.getMessage() for each in caplog.records if " have another leader now, " in each.message]
+    led = int(who == "leader")
+    assert elections == [
+        f"directory {victim} led {led} partitions: {led} have another leader now, 0 have none"
+    ]
     store.close()
     three.files.mend()
     with three.open() as again:

@@ -59,6 +59,10 @@ class Talk:
         memory, repeat = held("uint8_t[]", np.zeros(room, np.uint8)), self.connection.repeat
         return within(self._server, lambda: repeat.receive(self.mine.fileno(), memory))
 
+    def counted(self) -> int:
+        """How many requests like these were counted."""
+        return sum(self.connection.repeat.row.times)
+
     def fill(self) -> bytes:
         """Let `mine` take no more."""
         sent = b""
@@ -97,7 +101,9 @@ def talk(server: segstore.Server, wire: WireClient, ask: Callable[[int], bytes])
 
 def test_a_request_like_the_last_one_is_answered(talk: Talk, ask: Callable[[int], bytes]) -> None:
     data = ask(7)
+    before = talk.counted()
     count, told, sent = talk.receive(data)
+    assert talk.counted() == before + 1
     assert (count, told) == (len(data), ANSWERED)
     answer = talk.other.recv(1 << 16)
     assert answer[4:8] == data[8:12]
@@ -132,9 +138,10 @@ def test_what_is_not_one_whole_request_is_received_only(
 def test_what_the_socket_does_not_take_is_left(
     talk: Talk, ask: Callable[[int], bytes], wire: WireClient
 ) -> None:
-    data, before = ask(7), talk.fill()
+    data, before, counted = ask(7), talk.fill(), talk.counted()
     count, (rest, slices), sent = talk.receive(data)
     assert (count, slices, sent) == (len(data), [], 0)
+    assert talk.counted() == counted, "who sends the rest counts it"
     assert len(talk.other.recv(len(before), socket.MSG_WAITALL)) == len(before)
     talk.other.sendall(data)
     memory = held("uint8_t[]", np.zeros(1 << 16, np.uint8))

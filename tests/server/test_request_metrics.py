@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,13 +31,14 @@ from waiting import PATIENCE, until
 from wire_client import SOFTWARE, WireClient, request
 
 import segstore
+from segstore._native import lib
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
 from segstore.server.handlers.repeated_fetch import RepeatedFetch
 from segstore.server.handlers.repeated_produce import AT_ONCE, RepeatedProduce
 from segstore.server.handlers.standing_fetch import Spot, StandingFetch
-from segstore.server.network.request_metrics import BOUNDS
+from segstore.server.network.request_metrics import BOUNDS, ApiMetrics
 from segstore.storage.store.stats import prometheus_family
 
 _Produce = structs("ProduceRequest")
@@ -408,6 +410,20 @@ def test_errors_are_counted_by_code(name: str, filled: segstore.Store) -> None:
 def test_a_code_without_a_name_is_told_by_its_number(server: segstore.Server) -> None:
     within(server, lambda: server._service._shared.metrics.rows[Api.FETCH].add_error(9_999))
     assert read(server, "request_errors_total") == {("Fetch", "9999"): 1}
+
+
+# --- times -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bounds", "bucket"), [((2000, 3000), 0), ((1, 3000), 1), ((1, 2), 2)])
+def test_a_time_falls_below_its_bound(bounds: tuple[float, float], bucket: int) -> None:
+    row = ApiMetrics()
+    row.counts.bounds = [bounds[0]] + [bounds[1]] * (len(BOUNDS) - 1)
+    lib.seg_count(row.counts, 11, 7, time.monotonic() - 1000)
+    expected = [0] * (len(BOUNDS) + 1)
+    expected[[0, 1, len(BOUNDS)][bucket]] = 1
+    assert (row.times, row.counts.received, row.counts.sent) == (expected, 11, 7)
+    assert 1000 <= row.counts.seconds < 2000
 
 
 # --- connections -----------------------------------------------------------------------------------

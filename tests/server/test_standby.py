@@ -287,6 +287,29 @@ def test_a_silent_standby_is_waited_for_so_long_as_the_setting_says(store_dir: P
             assert not refused(), "it has come again"
 
 
+def test_a_standby_that_is_lost_and_comes_again_is_told_once_each(
+    store_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines(text: str) -> int:
+        return sum(text in record.getMessage() for record in caplog.records)
+
+    with segstore.open(store_dir, config={"replica.lag.time.max.ms": 500}) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:
+            standby = Standby(store, wire)
+            assert standby.register(SYNC).error_code == 0
+            until(lambda: lines(" ms: appends with acks=all wait for it"))
+            primary = store._side.primary  # type: ignore[union-attr]
+            for _ in range(5):
+                primary._note()
+            assert (lines("has not fetched"), lines("fetches again")) == (1, 0)
+            assert standby.fetch(log.log_end_offset).error_code == 0
+            primary._note()
+            primary._note()
+            assert lines("fetches again") == 1
+
+
 def test_a_sync_registration_holds_from_the_opening_on(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")

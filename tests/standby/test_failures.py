@@ -303,3 +303,25 @@ def test_a_transaction_of_the_process_that_had_the_primary(
 
 def refuse(*_: object) -> None:
     raise StorageError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_primary_that_goes_and_comes_again_is_told_once_each(
+    tmp_path: Path, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines(text: str) -> int:
+        return sum(text in record.getMessage() for record in caplog.records)
+
+    with segstore.open(tmp_path / "p") as store:
+        store.create_topic("a")
+        with segstore.serve(store, port=0) as server:
+            port, source = server.port, server.bootstrap_servers
+            standby = segstore.follow(source, directory, config=QUICK)
+            caught_up(standby, store)
+        with standby:
+            until(lambda: lines("the standby waits: "))
+            assert lines("the standby goes on") == 0
+            with segstore.serve(store, port=port):
+                until(lambda: lines("the standby goes on"))
+                store.partition("a").append(b"x")
+                caught_up(standby, store)
+                assert (lines("the standby goes on"), standby.error) == (1, None)

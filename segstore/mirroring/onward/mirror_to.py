@@ -188,6 +188,8 @@ class MirrorTo(Running):
             self.error = error
             return self._backoff.failed()
         else:
+            if self.error is not None:
+                log.warning("the mirror goes on")
             self.error = None
             self._backoff.succeeded()
         waits = [self._config.metadata_max_age_ms / 1000]

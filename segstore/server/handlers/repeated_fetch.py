@@ -49,7 +49,7 @@ class RepeatedFetch:
 
     def __init__(self, request: Request, wanted: Wanted, log: PartitionLog, target: Target) -> None:
         self._request, self._asked, self._log, self._target = request, wanted, log, target
-        self.api = request.api
+        self.row = request.channel.row(request.api)
         assert request.frame is not None
         self._first, self._at = bytes(request.frame), 0
         self._kind = self._first[: CORRELATION_ID.start]
@@ -112,8 +112,7 @@ class RepeatedFetch:
                 asked.partition,
                 self._target.terms.committed,
             )
-            counts = self._request.channel.row(self.api).counts
-            self._exchange = Exchange(self._alike(self._answer), counts)
+            self._exchange = Exchange(self._alike(self._answer), self.row.counts)
         return self._answer.of(found, correlation_id)
 
     def _alike(self, answer: PartitionAnswer) -> Alike:

@@ -53,8 +53,8 @@ class RepeatedProduce:
         (topic,) = request.body.topic_data
         self._topic = {"name": topic.name, "topic_id": topic.topic_id}
         self._index = topic.partition_data[0].index
-        self.api, self._version = request.api, request.version
-        self._row = request.channel.row(request.api)
+        self._api, self._version = request.api, request.version
+        self.row = request.channel.row(request.api)
         self._kind, self._rest = bytes(before[: CORRELATION_ID.start]), bytes(before[CORRELATION_ID.stop :])
         self._at, self._is_flexible = len(before), request.version >= _FLEXIBLE_SINCE
         self._acks, self._timeout_ms = request.body.acks, max(request.body.timeout_ms, 0)
@@ -126,16 +126,16 @@ class RepeatedProduce:
         self._told_at = self._answer.index(_TOLD.pack(*_MARKS))
         asked = self._kind + bytes(CORRELATION_ID.stop - CORRELATION_ID.start) + self._rest
         alike = Alike(asked, self._answer, self._told_at, 3, self._is_flexible)
-        self._exchange = Exchange(alike, self._row.counts)
+        self._exchange = Exchange(alike, self.row.counts)
 
     def _refused(self, frame: memoryview, part: Any) -> Response:
-        self._row.add_error(part.error_code)
+        self.row.add_error(part.error_code)
         return self._written(frame, part), []
 
     def _written(self, frame: memoryview, part: Any) -> bytearray:
         topic = _Response.TopicProduceResponse(**self._topic, partition_responses=[part])
         (correlation_id,) = _INT32.unpack(frame[CORRELATION_ID])
-        return write_response(self.api, self._version, correlation_id, _Response(responses=[topic]))[0]
+        return write_response(self._api, self._version, correlation_id, _Response(responses=[topic]))[0]
 
 
 def repeated(request: Request, target: Target) -> RepeatedProduce | None:

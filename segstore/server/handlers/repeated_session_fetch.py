@@ -54,7 +54,7 @@ class RepeatedSessionFetch:
 
     def __init__(self, request: Request, session: Session, target: SessionTarget) -> None:
         self._request, self._session, self._target = request, session, target
-        self.api = request.api
+        self.row = request.channel.row(request.api)
         self._before = b""  # the bytes between correlation id and epoch
         self._epoch_at = 0
         self._unnamed: bytes | None = None  # what stands behind the epoch where no partition is named

@@ -15,6 +15,7 @@ only.
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
@@ -27,7 +28,7 @@ from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
 from segstore.server.notices import Notices
-from segstore.server.request import ANONYMOUS, ANSWERED, Answered, Later, Receive, Repeat, Response
+from segstore.server.request import ANONYMOUS, ANSWERED, Answered, Later, Receive, Repeat, Response, Row
 
 from . import exchange
 from .frames import Frames
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 REQUESTS_A_TURN = 64
+_SIZE = struct.Struct(">i")
+_count = lib.seg_count
 
 
 class State(Enum):
@@ -82,7 +85,7 @@ class Connection:
         self._muted_until = 0.0
         self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False
-        self._api: Api | None = None  # of the request that is under way, if that is known before its answer
+        self._row: Row | None = None  # where the request under way counts, if that is known before its answer
         self._received, self._begun = 0, 0.0  # its bytes, and when the loop took it up
 
     def open(self) -> None:
@@ -198,7 +201,7 @@ class Connection:
     def _read(self) -> None:
         repeat = self.repeat
         receive = None if repeat is None or self._wire is not None else repeat.receive
-        if receive is not None and self._frames.is_empty and self._exchanged(receive, repeat.api):  # type: ignore[union-attr]
+        if receive is not None and self._frames.is_empty and self._exchanged(receive, repeat.row):  # type: ignore[union-attr]
             return
         try:
             count = self._frames.receive(self._wire or self._sock, self._shared.scratch)
@@ -213,7 +216,7 @@ class Connection:
         self.active_at = self._shared.loop.now
         self._serve()
 
-    def _exchanged(self, receive: Receive, api: Api) -> bool:
+    def _exchanged(self, receive: Receive, row: Row) -> bool:
         """Let a `Repeat` receive, and go on with what it has; returns whether it has received anything."""
         shared = self._shared
         try:
@@ -232,7 +235,7 @@ class Connection:
             if not shared.is_ending:
                 return True
         elif told is not None:
-            self._api, self._received, self._begun = api, count, begun
+            self._row, self._received, self._begun = row, count, begun
         if isinstance(told, Later):
             self.state = State.WORKING
             return True
@@ -264,7 +267,7 @@ class Connection:
                 if repeat is None or (told := repeat(frame)) is None:
                     self._begin(frame)
                 else:
-                    self._api, self._received = repeat.api, SIZE_FIELD + len(frame)
+                    self._row, self._received = repeat.row, SIZE_FIELD + len(frame)
                     self._begun = self._shared.loop.now
                     if isinstance(told, Later):
                         self.state = State.WORKING
@@ -331,7 +334,7 @@ class Connection:
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
         """See `Channel`. The views that the request has of its buffer end here."""
-        self._api = api
+        self._row = row = self._shared.metrics.rows[api]
         if not self.is_open:
             exchange.release(body)
             self._count(0)
@@ -348,21 +351,23 @@ class Connection:
             self._count(0)
             self.close()
             return
-        errors_of(api, version)(body, self._shared.metrics.rows[api].add_error)
+        errors_of(api, version)(body, row)
         self.mute(getattr(body, "throttle_time_ms", 0))
         self.give(out, slices)
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
         """See `Channel`."""
         self.state = State.WRITING
-        size = SIZE_FIELD + int.from_bytes(out[:SIZE_FIELD], "big") if slices else sent + len(out)
+        size = SIZE_FIELD + _SIZE.unpack_from(out)[0] if slices else sent + len(out)
         try:
             count = self._outgoing.give(self._sock, out, slices)
         except (OSError, EOFError) as error:
             self._count(0)
             self._lose(error)
             return
-        self._count(size)
+        if self._row is not None:  # as `_count`, without a call
+            _count(self._row.counts, self._received, size, self._begun)
+            self._row = None
         self._sent(count)
 
     def answered(self, size: int) -> None:
@@ -373,9 +378,9 @@ class Connection:
 
     def _count(self, sent: int) -> None:
         """Count the request that is under way, and its answer, which the socket has now."""
-        api, self._api = self._api, None
-        if api is not None:
-            lib.seg_count(self._shared.metrics.rows[api].counts, self._received, sent, self._begun)
+        if self._row is not None:
+            _count(self._row.counts, self._received, sent, self._begun)
+            self._row = None
 
     def row(self, api: Api) -> ApiMetrics:
         """See `Channel`."""

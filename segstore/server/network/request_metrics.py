@@ -76,12 +76,12 @@ class Counted(NamedTuple):
 
 
 @cache
-def errors_of(api: Api, version: int) -> Callable[[Any, Callable[[int], object]], None]:
-    """Return what calls its second argument with each error code of a response's body but NONE. Arrays that
-    were encoded before are left out: those of the partitions of Metadata.
+def errors_of(api: Api, version: int) -> Callable[[Any, ApiMetrics], None]:
+    """Return a function that counts each error code of a response's body but NONE. Arrays that were encoded
+    before are left out: those of the partitions of Metadata.
     """
     name = f"{api.message}Response"
-    lines = ["def errors(v0, add):", *_lines(name, name, version, 0), "    return None"]
+    lines = ["def errors(v0, row):", *_lines(name, name, version, 0), "    return None"]
     space: dict[str, Any] = {}
     exec("\n".join(lines), space)
     return space["errors"]  # type: ignore[no-any-return]
@@ -100,5 +100,5 @@ def _lines(name: str, kind: str, version: int, depth: int) -> list[str]:
             found.append(f"{indent}if {is_there}:")
             found += [f"{indent}    for v{depth + 1} in {rows}:", *inner]
         elif field.name.endswith("error_code") and not field.is_array:
-            found.append(f"{indent}if {value}: add({value})")
+            found.append(f"{indent}if {value}: row.add_error({value})")
     return found

@@ -101,6 +101,7 @@ class Primary:
         self._asked_above: int | None = None
         """The standby is to show that it follows, by a broker epoch above this one; None: it has."""
         self._keeper: LagKeeper | None = None
+        self._opened_ms, self._is_lost = _now_ms(), False
         if self.registration.is_there:
             self._begin_notes()
 
@@ -311,8 +312,21 @@ class Primary:
         """Note for other processes how far the standby lies behind."""
         held, keeper = self.registration, self._keeper
         if held.is_there and keeper is not None:
+            away = self._away()
+            self._tell_lost(away, held.sync)
             with suppress(SegstoreError):  # a topic may be deleted meanwhile: the next look sees that
-                keeper.note(held.directory_id, self._away(), self.lags())
+                keeper.note(held.directory_id, away, self.lags())
+
+    def _tell_lost(self, away: str, sync: bool) -> None:
+        """Log that the standby is lost, and that it is there again. A store that was demoted has none."""
+        last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
+        is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms
+        if is_lost and not self._is_lost:
+            waits = ": appends with acks=all wait for it" if sync else ""
+            log.warning("%s: %s%s", self._context.root, away, waits)
+        elif self._is_lost and not away:
+            log.warning("%s: the standby fetches again", self._context.root)
+        self._is_lost = is_lost
 
     # --- a lease ------------------------------------------------------------------------------
 
