@@ -53,7 +53,6 @@ from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.reader import StoreReader
-from segstore.storage.store.readiness import unready
 from segstore.storage.store.replica_lags import ReplicaLag
 from segstore.storage.store.stats import (
     Family,
@@ -672,6 +671,8 @@ class Store(PublicNames):
 
     def _unready(self) -> list[str]:
         """Return why the open store can't do all of its work, from memory: a line for each reason."""
+        from segstore.storage.store.readiness import unready  # which most processes never need
+
         side = self._side
         return unready(self._context, side.partitions.all_open() if isinstance(side, StoreWriter) else ())
 
