@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -51,14 +52,23 @@ def test_a_command_is_one_of_segstore(name: str, monkeypatch: pytest.MonkeyPatch
     context = Listed(serve).itself().make_context(serve, options)
     assert context.params["listen"] == ("0.0.0.0:9092",)
     assert context.params["advertise"] == ("localhost:9092",)
+    assert context.params["http"] == "0.0.0.0:9100"
 
 
 def test_the_command_serves_the_volume_and_closes_it_at_the_end(store_dir: Path) -> None:
-    serve = [word.replace("0.0.0.0:9092", "127.0.0.1:0") for word in json.loads(said("CMD"))]
+    pytest.importorskip("prometheus_client")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        pages = f"127.0.0.1:{free.getsockname()[1]}"
+    replaced = {"0.0.0.0:9092": "127.0.0.1:0", "0.0.0.0:9100": pages}
+    serve = [replaced.get(word, word) for word in json.loads(said("CMD"))]
+    look = json.loads(said("HEALTHCHECK").partition("CMD ")[2])
+    look = [sys.executable, *(word.replace("127.0.0.1:9100", pages) for word in look[1:])]
+    assert subprocess.run(look, capture_output=True, check=False).returncode == 1
     env = {**environment(), "SEGSTORE_PATH": str(store_dir)}
     with subprocess.Popen([*COMMAND, *serve], env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "listens on" in process.stdout.readline()
+        assert subprocess.run(look, check=False).returncode == 0
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
     assert (store_dir / ".kafka_cleanshutdown").exists()
@@ -76,7 +86,7 @@ def test_the_image_runs_as_a_user_without_rights_who_owns_the_volume() -> None:
 
 def test_compose_publishes_the_port_on_this_machine_alone_and_keeps_the_volume() -> None:
     service = compose()
-    assert service["ports"] == [f"127.0.0.1:9092:{said('EXPOSE')}"]
+    assert service["ports"] == [f"127.0.0.1:{port}:{port}" for port in said("EXPOSE").split()]
     assert [place.partition(":")[2] for place in service["volumes"]] == [said("VOLUME")]
     assert (REPOSITORY / service["build"] / "Dockerfile").exists()
 
