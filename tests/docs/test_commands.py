@@ -30,7 +30,8 @@ NOT_RUN = {
     r"bash \.ci/run": Reason.MINUTES,
     r"(SEGSTORE_SEED=N )?make .*": Reason.MINUTES,  # a dry run of each is below
     r"pip install.*": Reason.INSTALLS,
-    r"(chrt|cp|docker|eval|kafka-[a-z-]+|kill|openssl|perf|py-spy|pytest|ssh|systemctl) .*|source": Reason.TOOL,
+    r"(chrt|cp|docker|eval|kafka-[a-z-]+|kill|openssl|perf|py-spy|pytest|ssh) .*|source": Reason.TOOL,
+    r"systemctl .*": Reason.TOOL,
 }
 """What is not run, as patterns of whole commands."""
 
