@@ -96,24 +96,33 @@ def logged(log_format: str, log_level: str) -> Iterator[None]:
 
 
 def as_text(record: logging.LogRecord) -> str:
-    """Return TIME LEVEL LOGGER: MESSAGE, and below it, indented, the traceback of an exception."""
+    """Return TIME LEVEL COMPONENT: MESSAGE, and below it, indented, the traceback of an exception."""
     error = _traceback(record)
     more = "".join(f"\n    {line.translate(_CONTROLS)}" for line in error.splitlines())
     message = record.getMessage().translate(_CONTROLS)
-    return f"{_time(record)} {record.levelname} {record.name}: {message}{more}"
+    return f"{_time(record)} {record.levelname} {_component(record)}: {message}{more}"
 
 
 def as_json(record: logging.LogRecord) -> str:
-    """Return an object with time, level, logger, message, and exc_info if there is an exception."""
+    """Return an object with time, level, logger, component, message, and exc_info if there is an
+    exception.
+    """
     row = {
         "time": _time(record),
         "level": record.levelname,
         "logger": record.name,
+        "component": _component(record),
         "message": record.getMessage(),
     }
     error = _traceback(record)
     text = json.dumps({**row, "exc_info": error} if error else row, ensure_ascii=False)
     return text.translate(_CONTROLS_OF_JSON)
+
+
+def _component(record: logging.LogRecord) -> str:
+    """Return the package that the message comes from, such as "segstore.server"."""
+    _, found, within = record.pathname.rpartition("/segstore/")
+    return f"segstore.{within.partition('/')[0].removesuffix('.py')}" if found else record.name
 
 
 def _time(record: logging.LogRecord) -> str:

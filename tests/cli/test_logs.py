@@ -30,7 +30,7 @@ from segstore.logger import Logger
 from segstore.testing import Broker
 
 log = Logger("segstore")
-START = re.compile(r"[0-9-]{10}T[0-9:]{8}\.[0-9]{3}Z (DEBUG|INFO|WARNING|ERROR) segstore: ")
+START = re.compile(r"[0-9-]{10}T[0-9:]{8}\.[0-9]{3}Z (DEBUG|INFO|WARNING|ERROR) segstore(?:\.[a-z_]+)?: ")
 
 
 def record(message: str, *args: object, error: Exception | None = None) -> logging.LogRecord:
@@ -58,8 +58,25 @@ def test_a_record_is_a_line(made: logging.LogRecord, told: str) -> None:
         "time": "2026-11-30T09:41:02.123Z",
         "level": "WARNING",
         "logger": "segstore",
+        "component": "segstore",
         "message": made.getMessage(),
     }
+
+
+COMPONENTS = {
+    "/a/segstore/server/network/loop.py": "segstore.server",
+    "/segstore/segstore/cli/serve.py": "segstore.cli",
+    "/a/segstore/threads.py": "segstore.threads",
+    "/a/program.py": "segstore",
+}
+
+
+@pytest.mark.parametrize("path", COMPONENTS)
+def test_a_line_has_the_component_that_it_comes_from(path: str) -> None:
+    made = record("told")
+    made.pathname = path
+    assert f" WARNING {COMPONENTS[path]}: told" in as_text(made)
+    assert json.loads(as_json(made))["component"] == COMPONENTS[path]
 
 
 def test_a_traceback_is_indented_and_a_string_in_json() -> None:

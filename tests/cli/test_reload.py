@@ -165,7 +165,7 @@ def test_what_is_wrong_leaves_all_as_it_was(tmp_path: Path) -> None:
             server.path.write_bytes((PLACES + text).encode("utf-8", "surrogatepass"))
             server.hang_up()
             line = server.told(told)
-            assert " ERROR segstore: nothing was changed by SIGHUP: " in line
+            assert " ERROR segstore.cli: nothing was changed by SIGHUP: " in line
             assert server.may_enter("alice", "one")
         server.path.unlink()
         server.hang_up()

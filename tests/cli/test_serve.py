@@ -160,7 +160,7 @@ def test_a_listener_that_is_open_to_the_network_is_told(
         assert " listens on " in program.stdout.readline().decode()
         program.terminate()
         log = program.stderr.read().decode().splitlines()
-        warned = [line.partition(" WARNING segstore: ")[2] for line in log if " WARNING " in line]
+        warned = [line.partition(" WARNING segstore.server: ")[2] for line in log if " WARNING " in line]
         assert [re.sub(r":[0-9]+ is", ":PORT is", line) for line in warned] == [*filter(None, [told])]
 
 
