@@ -1,7 +1,7 @@
 """`Notices`: what the log tells of clients that do wrong, such as malformed requests and failed
 authentications: of one kind from one peer a line a minute, so that nobody floods the log.
 
-Nothing on disk. Threads: the loop's only.
+Nothing on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 
 from segstore.logger import Logger
+from segstore.mutex import Mutex
 
 log = Logger("segstore")
 
 QUIET = 60.0
 """Seconds between two lines of one kind of one peer."""
-MOST = 1024
-"""Kinds of peers that are remembered; beyond it all others share a line a minute for each kind."""
+MOST = 100
+"""Kinds of peers that have lines of their own; all others share a line a minute for each kind."""
 _OTHERS = ""
 LONGEST = 100
 
@@ -26,20 +27,21 @@ class Notices:
     """A node's part (`Node.part`)."""
 
     def __init__(self, _node: object, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self._clock, self._lock = clock, Mutex()
         self._known: dict[tuple[str, str], _Silence] = {}
 
     def tell(self, kind: str, peer: str, message: str, *args: object, level: int = logging.WARNING) -> None:
         """Log a message, unless one of this kind and peer was logged within `QUIET`; then the next one tells
         how many were left out.
         """
-        silence = self._silence(kind, peer)
-        now = self._clock()
-        if now < silence.until:
-            silence.left_out += 1
-            return
-        more = f" ({silence.left_out} more since the last such line)" if silence.left_out else ""
-        silence.until, silence.left_out = now + QUIET, 0
+        with self._lock:
+            silence = self._silence(kind, peer)
+            now = self._clock()
+            if now < silence.until:
+                silence.left_out += 1
+                return
+            more = f" ({silence.left_out} more since the last such line)" if silence.left_out else ""
+            silence.until, silence.left_out = now + QUIET, 0
         log.log(level, f"{message}%s", *args, more)
 
     def _silence(self, kind: str, peer: str) -> _Silence:

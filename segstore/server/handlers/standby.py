@@ -9,18 +9,17 @@ random id of its directory.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from segstore import names
 from segstore.errors import FencedLeaderEpochError, InvalidRequestError, SegstoreError
 from segstore.logger import Logger
-from segstore.mutex import Mutex
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, code_of
 from segstore.protocol.standby_features import FEATURE, SYNC_FEATURE
 from segstore.server.apis import Api
 from segstore.server.node import Node
+from segstore.server.notices import Notices
 from segstore.server.primary import may_change_standby, primary_of
 from segstore.server.request import Request
 from segstore.storage.meta.fence import Fence
@@ -36,55 +35,39 @@ _Unregistered = structs("UnregisterBrokerResponse")
 _VERSION = 1
 _NO_ID = bytes(16)
 _UNKNOWN = "the setting standby.addresses does not name that address"
-_SILENT_S = 60.0
-_MOST_LINES = 100
-
-
-class _Refusals:
-    """Logs refused requests, which strangers may send without end. Threads: any."""
-
-    def __init__(self, _node: Node) -> None:
-        self._lock = Mutex()
-        self._told: dict[tuple[str, str], float] = {}
-        """When each message was last logged for each address, in monotonic seconds."""
-
-    def tell(self, peer: str, message: str, *given: object) -> None:
-        """Log a warning: each message once a minute for an address, and no more than 100 lines a minute."""
-        now = time.monotonic()
-        with self._lock:
-            self._told = {key: at for key, at in self._told.items() if at > now - _SILENT_S}
-            if (peer, message) in self._told or len(self._told) >= _MOST_LINES:
-                return
-            self._told[peer, message] = now
-        log.warning(f"{message} (asked by %s)", *given, peer)
 
 
 def register(node: Node, request: Request) -> Any:
     """Register a standby, durably. One that is registered may come from anywhere."""
-    is_known, refusals = may_change_standby(node, request), node.part(_Refusals)
-    return in_worker(node, request, lambda: _register(node, request, refusals, is_known))
+    is_known, notices = may_change_standby(node, request), node.part(Notices)
+    return in_worker(node, request, lambda: _register(node, request, notices, is_known))
 
 
-def _register(node: Node, request: Request, refusals: _Refusals, is_known: bool) -> Any:
+def _register(node: Node, request: Request, notices: Notices, is_known: bool) -> Any:
     primary, body, peer = primary_of(node), request.body, request.channel.peer
     features = {each.name: each for each in body.features}
     who = _id(body.incarnation_id), _has(features, SYNC_FEATURE)
     if primary is None or (primary.fence is not None and not primary.hands_over(*who)):
-        refusals.tell(peer, "%r can have no standby: it does not lead by itself", node.store)
+        _tell(notices, peer, "%r can have no standby: it does not lead by itself", node.store)
         return _Registered(error_code=Code.NOT_CONTROLLER)
     if body.cluster_id != node.cluster_id:
         return _Registered(error_code=Code.INCONSISTENT_CLUSTER_ID)
     if body.broker_id != STANDBY_ID or not _has(features, FEATURE) or body.incarnation_id == _NO_ID:
         return _Registered(error_code=Code.INVALID_REQUEST)
     if not is_known and primary.registration.directory_id != who[0]:
-        refusals.tell(peer, "%r takes no standby: %s", node.store, _UNKNOWN)
+        _tell(notices, peer, "%r takes no standby: %s", node.store, _UNKNOWN)
         return _Registered(error_code=Code.CLUSTER_AUTHORIZATION_FAILED, broker_epoch=-1)
     try:
         epoch = primary.register(*who, peer)
     except SegstoreError as error:
-        refusals.tell(peer, "a standby was refused: %s", error)
+        _tell(notices, peer, "a standby was refused: %s", error)
         return _Registered(error_code=code_of(error), broker_epoch=-1)
     return _Registered(broker_epoch=epoch)
+
+
+def _tell(notices: Notices, peer: str, message: str, *given: object) -> None:
+    """Log a request that was refused; strangers may send such without end."""
+    notices.tell(message, peer, f"{message} (asked by %s)", *given, peer)
 
 
 def _has(features: dict[str, Any], name: str) -> bool:
@@ -100,29 +83,29 @@ def begin_epoch(node: Node, request: Request) -> Any:
     """Take note that the standby leads from an epoch on: the store is fenced, durably. A store without a
     standby closes the connection, as a broker does.
     """
-    primary, refusals = primary_of(node), node.part(_Refusals)
+    primary, notices = primary_of(node), node.part(Notices)
     if primary is not None and not primary.registration.is_there:
-        refusals.tell(request.channel.peer, "%r has no standby that could lead", node.store)
+        _tell(notices, request.channel.peer, "%r has no standby that could lead", node.store)
         request.channel.close()
         return None
-    return in_worker(node, request, lambda: _begin_epoch(node, request, refusals))
+    return in_worker(node, request, lambda: _begin_epoch(node, request, notices))
 
 
-def _begin_epoch(node: Node, request: Request, refusals: _Refusals) -> Any:
+def _begin_epoch(node: Node, request: Request, notices: Notices) -> Any:
     body = request.body
     if body.cluster_id is not None and body.cluster_id != node.cluster_id:
         return _Begun(error_code=Code.INCONSISTENT_CLUSTER_ID)
     topics = [
         _Begun.TopicData(
             topic_name=topic.topic_name,
-            partitions=[_begun(node, request, refusals, topic.topic_name, each) for each in topic.partitions],
+            partitions=[_begun(node, request, notices, topic.topic_name, each) for each in topic.partitions],
         )
         for topic in body.topics
     ]
     return _Begun(topics=topics)
 
 
-def _begun(node: Node, request: Request, refusals: _Refusals, topic: str, asked: Any) -> Any:
+def _begun(node: Node, request: Request, notices: Notices, topic: str, asked: Any) -> Any:
     answer = _Begun.PartitionData(partition_index=asked.partition_index, leader_id=-1, leader_epoch=-1)
     if (topic, asked.partition_index) != (CLUSTER_METADATA, 0):
         answer.error_code = Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -140,7 +123,7 @@ def _begun(node: Node, request: Request, refusals: _Refusals, topic: str, asked:
     except FencedLeaderEpochError:
         answer.error_code, answer.leader_epoch = Code.FENCED_LEADER_EPOCH, primary.largest_epoch()
     except InvalidRequestError as error:
-        refusals.tell(request.channel.peer, "%r was not fenced: %s", node.store, error)
+        _tell(notices, request.channel.peer, "%r was not fenced: %s", node.store, error)
         answer.error_code = code_of(error)
     except SegstoreError as error:
         log.error("%r was not fenced: %s", node.store, error)

@@ -321,12 +321,12 @@ class Primary:
         """Log that the standby is lost, and that it is there again. A store that was demoted has none."""
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
         is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms
-        if is_lost and not self._is_lost:
+        was_lost, self._is_lost = self._is_lost, is_lost
+        if is_lost and not was_lost:
             waits = ": appends with acks=all wait for it" if sync else ""
             log.warning("%s: %s%s", self._context.root, away, waits)
-        elif self._is_lost and not away:
+        elif was_lost and not away:
             log.warning("%s: the standby fetches again", self._context.root)
-        self._is_lost = is_lost
 
     # --- a lease ------------------------------------------------------------------------------
 
