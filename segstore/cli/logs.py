@@ -144,7 +144,7 @@ class LineHandler(logging.Handler):
         super().__init__()
         self._line = line
         self._waiting: SimpleQueue[str | Latch | None] = SimpleQueue()
-        self._lost = 0
+        self._lost, self._is_closed = 0, False
         self._thread = Background(self._run, "segstore-stderr")
         self._thread.start()
 
@@ -155,29 +155,38 @@ class LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line, or count it as lost."""
-        if self._lost or self._waiting.qsize() >= MOST:
+        if not self._thread.is_alive():  # in the child of a fork
+            write(self._line(record))
+        elif self._lost or self._waiting.qsize() >= MOST:
             self._lost += 1  # until all that waits is written, and how many are lost
+            if self._lost == 1:
+                self._waiting.put(Latch())  # so that the thread sees it
         else:
             self._waiting.put(self._line(record))
 
     def flush(self) -> None:
         """Wait until what was logged before is written, for `PATIENCE` at most."""
-        written = Latch()
-        self._waiting.put(written)
-        written.wait(PATIENCE)
+        if not self._is_closed and self._thread.is_alive():
+            written = Latch()
+            self._waiting.put(written)
+            written.wait(PATIENCE)
 
     def close(self) -> None:
-        """Write what waits, as `flush` does, and end the thread."""
+        """Write what waits, as `flush` does, and end the thread. `logging` calls both once more at the
+        interpreter's end.
+        """
         self.flush()
-        self._waiting.put(None)
+        if not self._is_closed:
+            self._is_closed = True
+            self._waiting.put(None)
         super().close()
 
     def _run(self) -> None:
         while (next_ := self._waiting.get()) is not None:
             if isinstance(next_, Latch):
                 next_.open()
-                continue
-            write(next_)
+            else:
+                write(next_)
             if self._lost and self._waiting.empty():
                 lost, self._lost = self._lost, 0
                 write(self._line(_note("%d lines are lost: standard error took nothing", lost)))

@@ -40,6 +40,9 @@ class Reloading:
         except (SegstoreError, OSError, click.UsageError) as error:
             log.error("nothing was changed by SIGHUP: %s", one_line(error))
             return
+        except Exception as error:
+            log.error("nothing was changed by SIGHUP, by a defect", exc_info=error)
+            return
         self._held = self._held._replace(of_server={**self._held.of_server, **taken})
         log.info("certificates, users, the allow list and super users were read again")
         fixed = self._fixed(new)

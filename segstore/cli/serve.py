@@ -22,6 +22,7 @@ from segstore.cli.options import http_option, no_bootstrap, settings_option, sto
 from segstore.cli.signals import hangups, stopped_by_signals
 from segstore.errors import ListenError, SegstoreError
 from segstore.logger import Logger
+from segstore.threads import take
 
 log = Logger("segstore")
 
@@ -151,36 +152,34 @@ def serve(
     settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
     settings |= {name: value for name, value in options.items() if value is not None}
     asked = ServerOptions(path, listen, advertise, settings, config)
-    made = plan(asked)
-    of_client = (
-        None
-        if old_primary_config is None
-        else client_settings(old_primary_config.read(), old_primary_config.name)
-    )
-    path = made.path
-    with (
-        logged(log_format, log_level),
-        hangups() as came,
-        stopped_by_signals(),
-        _none_made_in_vain(path),
-        Lifetime(path) as life,
-        _opened(path, made.of_store, shared) as store,
-    ):
-        life.is_closed = lambda: store._context.closed
-        if made.ignored:
-            log.info("%s: %s have no effect here", config, ", ".join(made.ignored))
-        try:
-            with names_of_the_command(made.of_server):
-                server = segstore.serve(
-                    store, **made.place, old_primary=of_client, http=http, **made.of_server
-                )
-        except ListenError as error:
-            raise _with_advice(error) from None
-        with server, life.until_stopped():
-            life.started(_secured(server))
-            click.echo(_told(server, path))
-            tell_http(server.http)
-            _wait_for_signal(came, Reloading(server, asked, made).reload)
+    with hangups() as came, logged(log_format, log_level):
+        made = plan(asked)
+        of_client = (
+            None
+            if old_primary_config is None
+            else client_settings(old_primary_config.read(), old_primary_config.name)
+        )
+        with (
+            stopped_by_signals(),
+            _none_made_in_vain(made.path),
+            Lifetime(made.path) as life,
+            _opened(made.path, made.of_store, shared) as store,
+        ):
+            life.is_closed = lambda: store._context.closed
+            if made.ignored:
+                log.info("%s: %s have no effect here", config, ", ".join(made.ignored))
+            try:
+                with names_of_the_command(made.of_server):
+                    server = segstore.serve(
+                        store, **made.place, old_primary=of_client, http=http, **made.of_server
+                    )
+            except ListenError as error:
+                raise _with_advice(error, http) from None
+            with server, life.until_stopped():
+                life.started(_secured(server))
+                click.echo(_told(server, made.path))
+                tell_http(server.http)
+                _wait_for_signal(came, Reloading(server, asked, made).reload)
 
 
 @contextmanager
@@ -216,13 +215,19 @@ def _wait_for_signal(came: SimpleQueue[int], reload: Callable[[], None]) -> NoRe
     """
     while True:
         with suppress(Empty):
-            came.get(timeout=1)
+            take(came, 1)
+            while not came.empty():  # one look serves all that have come
+                came.get_nowait()
             reload()
 
 
-def _with_advice(error: ListenError) -> ListenError:
+def _with_advice(error: ListenError, http: str | None) -> ListenError:
     """Return the error with what the user may do about it."""
+    from segstore.operating.address import http_address
+
     advice = _ADVICE.get(error.errno or 0)
+    if advice and http is not None and error.filename == str(http_address(http)):
+        advice = advice.replace("--listen", "--http")
     return ListenError(error.errno, f"{error.strerror}: {advice}", error.filename) if advice else error
 
 

@@ -16,10 +16,13 @@ from segstore.idle_files import with_descriptors
 
 def read_given(path: str, most: int) -> bytes:
     """Return the content of a file of at most `most` bytes; unlike a store's files it may be a link. Raises
-    OSError: EFBIG where it is larger.
+    OSError: EFBIG where it is larger, ENOENT for a path that no file can have.
     """
-    with with_descriptors(lambda: open(path, "rb")) as file:
-        data = file.read(most + 1)
+    try:
+        with with_descriptors(lambda: open(path, "rb")) as file:
+            data = file.read(most + 1)
+    except ValueError:  # a NUL, or half of a surrogate pair: no file has such a name
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most} bytes", path)
     return data

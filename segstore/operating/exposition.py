@@ -55,10 +55,13 @@ class Encoding(NamedTuple):
 
 
 def encoding_for(accept: str) -> Encoding:
-    """Return the format that a request with this Accept header gets."""
+    """Return the format that a request with this Accept header gets: plain text for a header that is none."""
     from prometheus_client.exposition import choose_encoder
 
-    generate, content_type = choose_encoder(accept)
+    try:
+        generate, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # of a version that is no number
+        generate, content_type = choose_encoder("")
     return Encoding(content_type, generate)
 
 

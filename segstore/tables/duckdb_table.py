@@ -55,7 +55,7 @@ class DuckDBTable(Table):
         return self._table.batches(stored, bounds, made)
 
     def _is_topic(self, name: str) -> bool:
-        return bool(self.schema.field(name).type == _TOPIC)
+        return name == "topic" and bool(self.schema.field(name).type == _TOPIC)
 
     def _of(self, batch: pa.RecordBatch, wanted: Sequence[str]) -> pa.RecordBatch:
         schema = pa.schema([self.schema.field(name) for name in wanted])

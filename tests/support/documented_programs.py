@@ -67,9 +67,12 @@ JUDGES: Mapping[str, Callable[[Command], str | None]] = {
     **dict.fromkeys(("python", "python3"), _python),
     "bash": _bash,
     **dict.fromkeys(("cat", "cp", "echo", "env", "eval", "export", "kill", "ls", "mkdir", "mv"), _others),
-    **dict.fromkeys((".", "rm", "sort", "source", "wc"), _others),
+    **dict.fromkeys(
+        (".", "chmod", "grep", "install", "printf", "rm", "sed", "sort", "source", "wc"), _others
+    ),
+    **dict.fromkeys(("do", "done", "until"), _others),  # of the shell
     **dict.fromkeys(("cd", "chrt", "curl", "docker", "git", "openssl", "perf", "pytest", "py-spy"), _others),
-    **dict.fromkeys(("rsync", "ssh", "sudo", "systemctl", "uvicorn"), _others),
+    **dict.fromkeys(("rsync", "ssh", "sudo", "systemctl", "useradd", "uvicorn"), _others),
 }
 """The judge of each program. A program that is new in the documentation needs a line here."""
 

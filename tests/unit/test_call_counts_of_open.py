@@ -15,7 +15,7 @@ from stores import killed
 
 import segstore
 
-MOST = 968
+MOST = 970
 RECORDS = 100
 SHOWN = 25
 

@@ -53,8 +53,18 @@ class Sasl:
         self.failed_delay = config.connection_failed_authentication_delay_ms / 1000
         self._users, self._scram_users = users, scram_users
 
+    def knows(self, mechanism: str, name: str) -> bool:
+        """Return whether there is a user of that name, who may authenticate by the mechanism."""
+        if mechanism not in self.mechanisms:
+            return False
+        return self._users.knows(name) or (mechanism != PLAIN and self._scram_users.knows(name, mechanism))
+
     def begin(self, mechanism: str) -> Mechanism:
-        """Return the server's side of a new exchange."""
+        """Return the server's side of a new exchange. Raises AuthenticationError for a mechanism that is not
+        served any more.
+        """
+        if mechanism not in self.mechanisms:
+            raise AuthenticationError(f"{mechanism} is not served any more")
         if mechanism == PLAIN:
             return PlainExchange(self._users)
         return ScramExchange(mechanism, self._scram_users.finder(mechanism))
@@ -87,6 +97,7 @@ class SaslSession:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sasl, self.state = sasl, State.HANDSHAKE
+        self._judge = sasl  # of the exchange
         self._entered, self._clock = entered, clock
         self._exchange: Mechanism | None = None
         self._mechanism = ""
@@ -114,7 +125,7 @@ class SaslSession:
         if mechanism not in self.sasl.mechanisms or (again and mechanism != self._mechanism):
             self.fail()
             return Code.UNSUPPORTED_SASL_MECHANISM
-        self._mechanism, self._exchange, self._begun = mechanism, self.sasl.begin(mechanism), now
+        self._mechanism, self._exchange, self._begun = mechanism, None, now
         self.state = State.TOKENS
         return Code.NONE
 
@@ -147,7 +158,9 @@ class SaslSession:
         """Return the answer to a token; `finish` has to be called after it. Raises AuthenticationError; any
         other error is a user callable's.
         """
-        assert self._exchange is not None
+        if self._exchange is None:  # not before: the users may have changed since the handshake
+            self._judge = self.sasl
+            self._exchange = self._judge.begin(self._mechanism)
         return self._exchange.respond(token)
 
     def finish(self) -> int:
@@ -158,6 +171,8 @@ class SaslSession:
         principal = self._exchange.principal
         if principal is None:
             return 0
+        if self._judge is not self.sasl and not self.sasl.knows(self._mechanism, principal):
+            raise AuthenticationError("Authentication failed: the user was removed meanwhile")
         if self._principal not in (None, principal):
             raise AuthenticationError("Cannot change principals during re-authentication")
         self._principal, self.state, self._exchange = principal, State.DONE, None

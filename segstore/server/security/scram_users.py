@@ -30,6 +30,10 @@ class ScramUsers:
         """Return what finds the credential of a name."""
         return partial(self._find, mechanism)
 
+    def knows(self, name: str, mechanism: str) -> bool:
+        """Return whether a credential of that name is stored."""
+        return self._stored.find(name, mechanism) is not None
+
     def _find(self, mechanism: str, name: str) -> ScramCredential:
         held = self._stored.find(name, mechanism)
         if held is not None:

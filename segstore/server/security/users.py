@@ -44,6 +44,10 @@ class Users:
         same = hmac.compare_digest(_bytes(password), _bytes(held or ""))
         return same and held is not None
 
+    def knows(self, name: str) -> bool:
+        """Return whether there is a user of that name; only a callable could tell, it may be so."""
+        return self._check is not None or name in self._passwords
+
     def password_of(self, name: str) -> str | None:
         """Return a user's password, None where it is not known."""
         return self._passwords.get(name)
@@ -70,14 +74,19 @@ def _read(path: str) -> dict[str, str]:
     with os_errors():
         data = read_given(path, _MOST_BYTES)
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")  # editors of Windows begin a file with a mark
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"sasl_users={path!r}: the file is not UTF-8") from None
     if "LoginModule" in text:
         return jaas_users(text)
-    return dict(
-        _line(path, number, line) for number, line in enumerate(text.splitlines(), 1) if _counts(line)
-    )
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if _counts(line):
+            name, password = _line(path, number, line)
+            if name in found:
+                raise InvalidArgumentError(f"sasl_users={path!r}: line {number} has the user {name!r} again")
+            found[name] = password
+    return found
 
 
 def jaas_users(text: str) -> dict[str, str]:

@@ -42,6 +42,15 @@ def test_the_schema(place: Path, in_ms: bool) -> None:
     assert [each.nullable for each in schema] == [each.nullable for each in TOPIC_SCHEMA]
 
 
+def test_a_decoded_column_of_the_topic_s_type_stays_as_it_is(store: segstore.Store) -> None:
+    store.create_topic("t")
+    store.partition("t", 0).append(b'{"color": "red"}')
+    schema = pa.schema([("color", TOPIC)])
+    table = table_of(store, "t", "json", value_schema=schema)
+    (batch,) = DuckDBTable(table, True).batches(["topic", "color"])
+    assert [each.to_pylist() for each in batch.columns] == [["t"], ["red"]]
+
+
 def test_a_column_that_is_not_there(place: Path) -> None:
     with pytest.raises(segstore.InvalidArgumentError, match="column 'topics': allowed are topic, partition"):
         list(DuckDBTable(table_of(place, "flights", None), True).batches(["topics"]))
