@@ -118,6 +118,35 @@ def test_a_pipe_that_is_full_holds_up_nobody_and_loses_lines_that_are_counted(
         handler.close()
 
 
+def test_lines_that_are_lost_while_the_thread_rests_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted after it has looked whether any are: what waits wakes it up."""
+    monkeypatch.setattr(logs, "MOST", 0)
+    handler = LineHandler(lambda made: made.getMessage())
+    with pipe_for_stderr(monkeypatch) as reading, open(reading, "rb") as lines:
+        handler.handle(record("one"))
+        assert lines.readline() == b"1 lines are lost: standard error took nothing\n"
+        monkeypatch.setattr(logs, "MOST", 10)
+        handler.handle(record("two"))
+        assert lines.readline() == b"two\n"
+        handler.close()
+
+
+def test_a_handler_that_is_closed_or_in_a_child_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`logging` flushes and closes its handlers at the interpreter's end."""
+    handler, child = LineHandler(lambda made: made.getMessage()), LineHandler(as_text)
+    handler.close()
+    child._waiting.put(None)
+    child._thread.join()  # a fork leaves it behind
+    monkeypatch.setattr(logs.Latch, "wait", lambda *_: pytest.fail("it waits"))
+    handler.flush()
+    handler.close()
+    with pipe_for_stderr(monkeypatch) as reading, open(reading, "rb") as lines:
+        child.handle(record("told"))
+        assert lines.readline().endswith(b": told\n")
+        child.flush()
+        child.close()
+
+
 def test_a_reader_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = LineHandler(lambda made: made.getMessage())
     with pipe_for_stderr(monkeypatch) as reading:

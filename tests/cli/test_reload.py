@@ -149,6 +149,8 @@ WRONG: dict[str, tuple[str, str]] = {
     "a name that is none": ("sasl.user=x\n", "line 3: no setting 'sasl.user'; did you mean sasl.users?"),
     "half a line": ("sasl.jaas.con", "line 3: must be NAME=VALUE"),
     "no users": (f"sasl.jaas.config={SECRET}\n", "line 3: sasl.jaas.config must have users"),
+    "a user that is twice in its file": ("sasl.users=twice.txt\n", "line 3 has the user 'bob' again"),
+    "a path with a NUL": ("sasl.users=u\\u0000.txt\n", "No such file"),
     "no file of users": ("sasl.users=none\n", "/none: No such file"),
     "no certificate": (
         "ssl.truststore.location=none\nlistener.name.sasl_plaintext.ssl.keystore.key=x\n",
@@ -160,6 +162,7 @@ WRONG: dict[str, tuple[str, str]] = {
 
 
 def test_what_is_wrong_leaves_all_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "twice.txt").write_text("bob:one\n\nbob:two\n", encoding="utf-8-sig")
     with served(tmp_path, PLACES + users(alice="one")) as server:
         for text, told in WRONG.values():
             server.path.write_bytes((PLACES + text).encode("utf-8", "surrogatepass"))

@@ -160,6 +160,26 @@ def test_wrong_proofs_are_refused_and_tell_nothing_of_users(store: segstore.Stor
         ends(ScramClient("sha256", "alice", "secret"), nonce="client-nonce")
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_who_is_removed_within_an_exchange_does_not_enter(store: segstore.Store, mechanism: str) -> None:
+    """Behind its handshake, and behind its first token; the others go on."""
+    with serving(store, **SASL) as server:
+        for name, password in USERS.items():
+            with connected(server) as wire:
+                client = ScramClient("sha256", name, password)
+                token = plain(name, password)
+                begun(wire, mechanism)
+                if mechanism != "PLAIN":
+                    token = client.final(said(wire, client.first()).auth_bytes)
+                server.reload(sasl_users={"alice": "secret"})
+                assert said(wire, token).error_code == (0 if name == "alice" else FAILED)
+            server.reload(sasl_users=USERS)
+        with connected(server) as wire:
+            begun(wire, mechanism)
+            server.reload(sasl_enabled_mechanisms="SCRAM-SHA-512")
+            assert said(wire, plain()).error_code == FAILED
+
+
 def test_a_proof_is_good_once(store: segstore.Store) -> None:
     """What was heard on one connection is worth nothing on another."""
     with serving(store, **SASL) as server, connected(server) as wire, connected(server) as heard:

@@ -47,6 +47,8 @@ FORMATS = {
     "": "text/plain; version=0.0.4; charset=utf-8",
     "*/*": "text/plain; version=0.0.4; charset=utf-8",
     "nonsense;;;q=,": "text/plain; version=0.0.4; charset=utf-8",
+    "text/plain;version=abc": "text/plain; version=0.0.4; charset=utf-8",
+    "application/openmetrics-text;version=1.x": "text/plain; version=0.0.4; charset=utf-8",
     OPENMETRICS: "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores",
 }
 
