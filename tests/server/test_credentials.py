@@ -27,6 +27,12 @@ from segstore.storage.meta.scram_credentials import ScramCredential
 KIND = structs("AlterUserScramCredentialsRequest")
 
 
+def test_a_user_in_place_of_a_file_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidArgumentError, match="the path of a file") as refused:
+        users_of("/there/is/none/alice:secret")
+    assert "secret" not in str(refused.value)
+
+
 # --- SCRAM -----------------------------------------------------------------------------------------
 
 

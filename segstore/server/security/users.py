@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from segstore.errors import InvalidArgumentError
+from segstore.errors import InvalidArgumentError, StorageError
 from segstore.files.given_files import read_given
 from segstore.storage.context import os_errors
 
@@ -71,8 +71,14 @@ def users_of(source: Any) -> Users:
 
 
 def _read(path: str) -> dict[str, str]:
-    with os_errors():
-        data = read_given(path, _MOST_BYTES)
+    try:
+        with os_errors():
+            data = read_given(path, _MOST_BYTES)
+    except StorageError:
+        if ":" not in path.rpartition("/")[2]:
+            raise
+        why = "sasl_users is the path of a file of users, and no user with a password"
+        raise InvalidArgumentError(why) from None  # the error's own text has the password
     try:
         text = data.decode("utf-8-sig")  # editors of Windows begin a file with a mark
     except UnicodeDecodeError:
