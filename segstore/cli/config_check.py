@@ -61,16 +61,11 @@ def _judge_own(file: ConfigFile, name: str, value: object) -> None:
 def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
     """Return what is wrong with files of keys, certificates and users, also those that no listener uses."""
     found: list[Problem] = []
-    for config in _configs(ServerConfig.parse(of_server)):
+    for config in ServerConfig.parse(of_server).by_listener():
         if config.ssl_keystore_location or config.ssl_keystore_key:
             found += _raised(file, lambda: tls_context(config))  # noqa: B023
         found += _raised(file, lambda: users_of(config.sasl_users))  # noqa: B023
     return found
-
-
-def _configs(config: ServerConfig) -> list[ServerConfig]:
-    """Return the settings of each listener."""
-    return [config.of_listener(spec) for spec in config.specs] or [config]
 
 
 # --- the summary -----------------------------------------------------------------------------------
@@ -82,7 +77,7 @@ def summary(file: ConfigFile) -> Iterator[str]:
     config = ServerConfig.parse(of_server)
     yield f"{file.path} is right"
     yield f"store: {file.directory or 'the one of --store, or of SEGSTORE_PATH'}"
-    for place, each in zip(_places(config), _configs(config), strict=True):
+    for place, each in zip(_places(config), config.by_listener(), strict=True):
         yield from (*place, f"  {_secured(each)}")
     yield f"may do everything: {_almighty(config)}"
     if config.allow is not None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -23,6 +23,9 @@ from segstore.cli.signals import hangups, stopped_by_signals
 from segstore.errors import ListenError, SegstoreError
 from segstore.logger import Logger
 from segstore.threads import take
+
+if TYPE_CHECKING:
+    from segstore.cli.server_plan import ServerOptions
 
 log = Logger("segstore")
 
@@ -136,10 +139,7 @@ def serve(
     The exit status is 0 after SIGTERM. At SIGHUP certificates, users, the allow list and super users are read
     again, from the files that --config and other options name; connections go on.
     """
-    from segstore.cli.places.properties import client_settings
-    from segstore.cli.reloading import Reloading
-    from segstore.cli.server_plan import ServerOptions, plan
-    from segstore.cli.setting_names import names_of_the_command
+    from segstore.cli.server_plan import ServerOptions
 
     options: dict[str, object] = {
         _AUTO_CREATE: auto_create_topics,
@@ -153,33 +153,45 @@ def serve(
     settings |= {name: value for name, value in options.items() if value is not None}
     asked = ServerOptions(path, listen, advertise, settings, config)
     with hangups() as came, logged(log_format, log_level):
-        made = plan(asked)
-        of_client = (
-            None
-            if old_primary_config is None
-            else client_settings(old_primary_config.read(), old_primary_config.name)
-        )
-        with (
-            stopped_by_signals(),
-            _none_made_in_vain(made.path),
-            Lifetime(made.path) as life,
-            _opened(made.path, made.of_store, shared) as store,
-        ):
-            life.is_closed = lambda: store._context.closed
-            if made.ignored:
-                log.info("%s: %s have no effect here", config, ", ".join(made.ignored))
-            try:
-                with names_of_the_command(made.of_server):
-                    server = segstore.serve(
-                        store, **made.place, old_primary=of_client, http=http, **made.of_server
-                    )
-            except ListenError as error:
-                raise _with_advice(error, http) from None
-            with server, life.until_stopped():
-                life.started(_secured(server))
-                click.echo(_told(server, made.path))
-                tell_http(server.http)
-                _wait_for_signal(came, Reloading(server, asked, made).reload)
+        _serve(asked, old_primary_config, shared, http, came)
+
+
+def _serve(
+    asked: ServerOptions, old_primary_config: Any, shared: bool, http: str | None, came: SimpleQueue[int]
+) -> None:
+    """Serve until a signal ends it, and reload for each entry of `came`."""
+    from segstore.cli.places.properties import client_settings
+    from segstore.cli.reloading import Reloading
+    from segstore.cli.server_plan import plan
+    from segstore.cli.setting_names import names_of_the_command
+
+    made = plan(asked)
+    of_client = (
+        None
+        if old_primary_config is None
+        else client_settings(old_primary_config.read(), old_primary_config.name)
+    )
+    with (
+        stopped_by_signals(),
+        _none_made_in_vain(made.path),
+        Lifetime(made.path) as life,
+        _opened(made.path, made.of_store, shared) as store,
+    ):
+        life.is_closed = lambda: store._context.closed
+        if made.ignored:
+            log.info("%s: %s have no effect here", asked.config, ", ".join(made.ignored))
+        try:
+            with names_of_the_command(made.of_server):
+                server = segstore.serve(
+                    store, **made.place, old_primary=of_client, http=http, **made.of_server
+                )
+        except ListenError as error:
+            raise _with_advice(error, http) from None
+        with server, life.until_stopped():
+            life.started(_secured(server))
+            click.echo(_told(server, made.path))
+            tell_http(server.http)
+            _wait_for_signal(came, Reloading(server, asked, made).reload)
 
 
 @contextmanager

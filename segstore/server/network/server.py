@@ -343,8 +343,7 @@ class Server(Closing):
         with self._reload_lock:
             config = self._config.changed(settings)
             services = [self._service, *(service for _, _, service in self._others)]
-            configs = [config.of_listener(spec) for spec in config.specs] or [config]
-            made = [secured(self._node.store, each) for each in configs]
+            made = [secured(self._node.store, each) for each in config.by_listener()]
             for service, each in zip(services, made, strict=True):
                 service.resecure(each)
             self._config = config

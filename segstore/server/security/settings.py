@@ -27,13 +27,10 @@ PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
-OWN = (
-    "max_connections",
-    "max_connection_creation_rate",
+_OF_CLIENTS = (
     "connection_failed_authentication_delay_ms",
     "connections_max_reauth_ms",
     "sasl_enabled_mechanisms",
-    "sasl_server_max_receive_size",
     "sasl_users",
     "ssl_client_auth",
     "ssl_enabled_protocols",
@@ -46,27 +43,9 @@ OWN = (
     "ssl_truststore_location",
     "ssl_truststore_type",
 )
+OWN = ("max_connections", "max_connection_creation_rate", "sasl_server_max_receive_size", *_OF_CLIENTS)
 """What each listener may have for itself."""
-
-
-RELOADED = (
-    "allow",
-    "connection_failed_authentication_delay_ms",
-    "connections_max_reauth_ms",
-    "sasl_enabled_mechanisms",
-    "sasl_users",
-    "ssl_client_auth",
-    "ssl_enabled_protocols",
-    "ssl_key_password",
-    "ssl_keystore_certificate_chain",
-    "ssl_keystore_key",
-    "ssl_keystore_location",
-    "ssl_keystore_type",
-    "ssl_truststore_certificates",
-    "ssl_truststore_location",
-    "ssl_truststore_type",
-    "super_users",
-)
+RELOADED = ("allow", "super_users", *_OF_CLIENTS)
 """What may change while a server runs."""
 
 
@@ -228,6 +207,10 @@ class SecurityConfig(Settings):
             return ()
         protocols = self.listener_security_protocol_map or ""
         return parse_listeners(self.listeners, self.advertised_listeners, protocols, PROTOCOLS)
+
+    def by_listener(self) -> list[Self]:
+        """Return the settings of each listener, in their order. Raises ConfigError as `of_listener`."""
+        return [self.of_listener(spec) for spec in self.specs] or [self]
 
     def of_listener(self, spec: ListenerSpec) -> Self:
         """Return the settings of one of the listeners. Raises ConfigError where its protocol needs others."""
