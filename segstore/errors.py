@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, TypeGuard, TypeVar
 
 __all__ = [
+    "ArchiveError",
+    "ArchiveFencedError",
     "AuthenticationFailedError",
     "BrokerError",
     "BufferExhaustedError",
@@ -21,6 +23,7 @@ __all__ = [
     "ConcurrentModificationError",
     "ConcurrentTransactionsError",
     "ConfigError",
+    "CorruptArchiveError",
     "CorruptCheckpointError",
     "CorruptRecordError",
     "DataLossError",
@@ -927,6 +930,29 @@ class BrokerError(SegstoreError):
 class DataLossError(SegstoreError):
     """Records that a query was to read were deleted, by retention or with their topic, or an election took
     them back; with `failOnDataLoss=false` the query skips them.
+    """
+
+
+class ArchiveError(SegstoreError):
+    """An archive can't be reached, or is not there, or lacks what is asked for. The message names it."""
+
+
+class CorruptArchiveError(ArchiveError):
+    """An object of an archive is damaged, cut off or missing. The error has `object`, its name below the
+    archive's URI, and `reason`.
+    """
+
+    def __init__(self, object: str, reason: str) -> None:
+        self.object, self.reason = object, reason
+        super().__init__(f"{object}: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class ArchiveFencedError(ArchiveError):
+    """Another archiver has taken the archive over: this one has stopped, and what it told as archived is
+    there.
     """
 
 

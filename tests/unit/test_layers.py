@@ -25,7 +25,7 @@ LAYERS = [
     {"spark", "duckdb"},
     {"tables"},
     {"filetree"},
-    {"client", "server", "mirroring", "staging", "standby"},
+    {"client", "server", "mirroring", "staging", "standby", "archiving"},
     {"operating"},
     {"coordinator"},
     {"following"},

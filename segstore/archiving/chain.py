@@ -1,0 +1,119 @@
+"""`read_state`: finds the newest state of an archive, or that at a time, by its claims, states and commits.
+
+What counts is the highest claim that has a state: its newest state, and the commits behind that, one by one.
+A commit that is not listed yet is found by its name, which follows from the one before. If the archive went
+another way since a time, what it had before that is in the commits of another claim (`Way`).
+
+In the archive: only reads. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from segstore.archiving.commit_format import PREFIX, header_length, unpack_header
+from segstore.archiving.object_names import (
+    CLAIMS,
+    COMMIT,
+    STATE,
+    Claim,
+    CommitName,
+    commits_of,
+    parse_claim_object,
+    parse_commit,
+)
+from segstore.archiving.state import ArchiveState, state_of
+from segstore.errors import ArchiveError, CorruptArchiveError
+
+FIRST_LOOK = 1 << 16
+"""Bytes: most headers are shorter, and need one request."""
+
+
+class Objects(Protocol):
+    """The objects of an archive, as they are read here; see `remote.RemoteFiles`."""
+
+    uri: str
+
+    def list(self, prefix: str) -> dict[str, int]: ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def read_range(self, name: str, at: int, length: int) -> bytes: ...
+
+
+def claims(objects: Objects) -> list[Claim]:
+    """Return all claims to an archive, the highest first."""
+    found = filter(None, map(parse_claim_object, objects.list(CLAIMS)))
+    return sorted(found, reverse=True)
+
+
+def read_header(objects: Objects, name: CommitName) -> tuple[dict[str, Any], int]:
+    """Return the header of a commit or a state, and at which byte its pieces begin. Raises
+    CorruptArchiveError, FileNotFoundError.
+    """
+    where = str(name)
+    data = objects.read_range(where, 0, FIRST_LOOK)
+    length = PREFIX + header_length(data[:PREFIX], where)
+    if length > len(data) == FIRST_LOOK:
+        data += objects.read_range(where, FIRST_LOOK, length - FIRST_LOOK)
+    return unpack_header(data, where), length
+
+
+def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
+    """Return the newest state of an archive; with a `time` (ms) the newest state of the way that the archive
+    went then. Raises ArchiveError if there is no archive, CorruptArchiveError, UnsupportedFormatError.
+    """
+    for claim in claims(objects):
+        state = _newest_of(objects, claim)
+        if state is not None:
+            return _way_at(objects, state, time)
+    raise ArchiveError(f"{objects.uri}: there is no archive: `segstore archive` makes one")
+
+
+def _newest_of(objects: Objects, claim: Claim) -> ArchiveState | None:
+    """Return the newest state of a claim, None if it has none yet."""
+    listed = objects.list(commits_of(claim))
+    found = [name for name in map(parse_commit, listed) if name is not None]
+    states = sorted(name for name in found if name.suffix == STATE)
+    if not states:
+        if found:
+            raise CorruptArchiveError(str(min(found)), "commits are there, and no state before them")
+        return None
+    last = max(name.sequence for name in found)
+    return _followed(objects, states[-1], last)
+
+
+def _followed(objects: Objects, name: CommitName, last: int) -> ArchiveState:
+    """Return a state with all commits behind it; those up to the sequence number `last` must be there."""
+    header, pieces_at = read_header(objects, name)
+    state = state_of(header, name, pieces_at)
+    for after in _names_after(name):
+        try:
+            header, pieces_at = read_header(objects, after)
+        except FileNotFoundError:
+            if after.sequence <= last:
+                raise CorruptArchiveError(str(after), "it is missing, and a later one is there") from None
+            return state
+        state.apply(header, after, pieces_at)
+    raise AssertionError("unreachable")
+
+
+def _names_after(name: CommitName) -> Iterator[CommitName]:
+    while True:
+        name = CommitName(name.claim, name.sequence + 1, COMMIT)
+        yield name
+
+
+def _way_at(objects: Objects, state: ArchiveState, time: int | None) -> ArchiveState:
+    """Return the state of the way that the archive went at a time."""
+    if time is not None:
+        for way in state.ways:
+            if time < way.until:
+                earlier = _newest_of(objects, way.claim)
+                if earlier is None:
+                    raise CorruptArchiveError(
+                        commits_of(way.claim), f"what the archive had before {way.until} ms is missing"
+                    )
+                return _way_at(objects, earlier, time)
+    return state

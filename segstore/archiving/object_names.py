@@ -1,0 +1,144 @@
+"""Formats and parses every name of an object of an archive, below the archive's base; no other module does.
+
+```
+claims/<epoch, 10 digits>-<nonce, 16 hex digits>        an archiver took the archive over
+commits/<claim>/<sequence, 20 digits>.commit            what a tick has changed, with pieces of tails
+commits/<claim>/<sequence, 20 digits>.state             the whole state of the archive
+topics/<topic>/<topic id>/<partition>/
+    <base offset, 20 digits>.<upload>.log               a sealed segment; its other files alike
+    <version, 20 digits>.<upload>.segments              the list of the partition's segments
+```
+
+A claim is `<epoch>-<nonce>`; an upload is `<claim>-<number>`, so that no name is ever written twice, and none
+by two archivers. The highest claim counts, first by its epoch, then by its nonce: their order as text.
+Parsing accepts exactly what formatting makes: for any other name it returns None.
+
+Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from segstore import names
+from segstore.integers import INT32_MAX, INT64_MAX
+
+CLAIMS = "claims/"
+COMMITS = "commits/"
+TOPICS = "topics/"
+COMMIT = ".commit"
+STATE = ".state"
+SEGMENTS = ".segments"
+SEGMENT_SUFFIXES = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
+NO_TOPIC_ID = "-"
+"""Stands for the id of a topic of an old broker, which has none."""
+
+_CLAIM = r"([0-9]{10})-([0-9a-f]{16})"
+_CLAIM_NAME = re.compile(_CLAIM)
+_CLAIM_OBJECT = re.compile(f"{CLAIMS}({_CLAIM})")
+_COMMIT = re.compile(rf"{COMMITS}({_CLAIM})/([0-9]{{20}})(\.commit|\.state)")
+_UPLOAD = re.compile(rf"({_CLAIM})-([0-9]+)")
+_OF_PARTITION = re.compile(
+    rf"{TOPICS}([a-zA-Z0-9._-]+)/([A-Za-z0-9_-]+)/(0|[1-9][0-9]{{0,9}})/([0-9]{{20}})\.({_CLAIM}-[0-9]+)"
+    r"(\.(?:log|index|timeindex|txnindex|snapshot|segments))"
+)
+
+
+class Claim(NamedTuple):
+    """An archiver's claim to an archive. The highest counts."""
+
+    epoch: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{self.epoch:010d}-{self.nonce}"
+
+
+class CommitName(NamedTuple):
+    """The name of a commit or a state; `suffix` says which."""
+
+    claim: Claim
+    sequence: int
+    suffix: str
+
+    def __str__(self) -> str:
+        return f"{COMMITS}{self.claim}/{self.sequence:020d}{self.suffix}"
+
+
+class PartitionKey(NamedTuple):
+    """A partition of a topic by its id: a topic that was deleted and made again is another one."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class PartitionObject(NamedTuple):
+    """The name of an object of a partition: a file of a segment, whose `number` is its base offset, or a list
+    of segments, whose `number` is its version.
+    """
+
+    key: PartitionKey
+    number: int
+    upload: str
+    suffix: str
+
+    def __str__(self) -> str:
+        topic, topic_id, partition = self.key
+        directory = f"{TOPICS}{topic}/{topic_id or NO_TOPIC_ID}/{partition}"
+        return f"{directory}/{self.number:020d}.{self.upload}{self.suffix}"
+
+
+def claim_object(claim: Claim) -> str:
+    """Return the name of the object by which an archiver claims the archive."""
+    return f"{CLAIMS}{claim}"
+
+
+def commits_of(claim: Claim) -> str:
+    """Return the prefix of the names of a claim's commits and states."""
+    return f"{COMMITS}{claim}/"
+
+
+def upload(claim: Claim, number: int) -> str:
+    """Return the part of a name that says which upload the object comes from."""
+    return f"{claim}-{number}"
+
+
+def claim_of_upload(text: str) -> Claim | None:
+    """Return the claim in a name that `upload` made."""
+    match = _UPLOAD.fullmatch(text)
+    return None if match is None else Claim(int(match[2]), match[3])
+
+
+def parse_claim(text: str) -> Claim | None:
+    """Return the claim whose `str` this is."""
+    match = _CLAIM_NAME.fullmatch(text)
+    return None if match is None else Claim(int(match[1]), match[2])
+
+
+def parse_claim_object(name: str) -> Claim | None:
+    """Return the claim that an object stands for."""
+    match = _CLAIM_OBJECT.fullmatch(name)
+    return None if match is None else Claim(int(match[2]), match[3])
+
+
+def parse_commit(name: str) -> CommitName | None:
+    """Return the parts of the name of a commit or a state."""
+    match = _COMMIT.fullmatch(name)
+    if match is None or int(match[4]) > INT64_MAX:
+        return None
+    return CommitName(Claim(int(match[2]), match[3]), int(match[4]), match[5])
+
+
+def parse_partition_object(name: str) -> PartitionObject | None:
+    """Return the parts of the name of an object of a partition."""
+    match = _OF_PARTITION.fullmatch(name)
+    if match is None or int(match[4]) > INT64_MAX or int(match[3]) > INT32_MAX:
+        return None
+    topic_id = "" if match[2] == NO_TOPIC_ID else match[2]
+    key = PartitionKey(match[1], topic_id, int(match[3]))
+    return PartitionObject(key, int(match[4]), match[5], match[8])

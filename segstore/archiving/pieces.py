@@ -1,0 +1,116 @@
+"""What an archive has of a log: sealed segments, and pieces of segments that are not there whole yet.
+
+Nothing is on disk: these are entries of the lists of segments and of commits, in the archive. Threads: any;
+values that do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.archiving.object_names import PartitionKey, PartitionObject
+
+
+class Segment(NamedTuple):
+    """A sealed segment. Offsets from `base` on, below `end`; `files` has size in bytes and CRC-32C of each of
+    its files, by suffix; `max_timestamp` is the largest of its records (ms), -1 for none.
+
+    `since` is when the archiver first saw the segment in the log (ms), `until` when it was not in the log any
+    more, None while it is; `retired` says why: "retention" if the log starts behind it now, "replaced" if
+    compaction or an unclean recovery put other segments in its place. `source` tells the archiver whether the
+    file in the store is still the one that it read: inode and time of change (ns).
+    """
+
+    base: int
+    end: int
+    upload: str
+    files: Mapping[str, tuple[int, int]]
+    max_timestamp: int
+    since: int
+    until: int | None = None
+    retired: str | None = None
+    source: tuple[int, int] = (0, 0)
+
+    def object(self, key: PartitionKey, suffix: str) -> str:
+        """Return the name of the object that has one of the segment's files."""
+        return str(PartitionObject(key, self.base, self.upload, suffix))
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes the segment's log has."""
+        return self.files[names.LOG][0]
+
+    def retire(self, until: int, why: str) -> Segment:
+        """Return the entry of the segment once it is in the log no more."""
+        return self._replace(until=until, retired=why)
+
+    def in_log_at(self, time: int) -> bool:
+        """Return whether the log had the segment at a time (ms)."""
+        return self.since <= time and (self.until is None or time < self.until)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `segment_of` reads."""
+        held: dict[str, Any] = {
+            "base": self.base,
+            "end": self.end,
+            "upload": self.upload,
+            "files": {suffix: list(each) for suffix, each in self.files.items()},
+            "max_timestamp": self.max_timestamp,
+            "since": self.since,
+            "source": list(self.source),
+        }
+        if self.until is not None:
+            held |= {"until": self.until, "retired": self.retired}
+        return held
+
+
+def segment_of(held: Mapping[str, Any]) -> Segment:
+    """Return the segment of an entry. Raises KeyError, TypeError, ValueError."""
+    files = {str(suffix): (int(size), int(crc)) for suffix, (size, crc) in held["files"].items()}
+    if names.LOG not in files:
+        raise ValueError("a segment without a log")
+    inode, changed = held["source"]
+    until = held.get("until")
+    return Segment(
+        int(held["base"]),
+        int(held["end"]),
+        str(held["upload"]),
+        files,
+        int(held["max_timestamp"]),
+        int(held["since"]),
+        None if until is None else int(until),
+        None if until is None else str(held["retired"]),
+        (int(inode), int(changed)),
+    )
+
+
+class Piece(NamedTuple):
+    """A stretch of a segment's log within a commit or a state: `length` bytes from byte `at` of `object` on,
+    which lie at byte `position` of the segment with base offset `base`. They are whole batches, of offsets
+    from `first` on, below `end`.
+    """
+
+    object: str
+    at: int
+    length: int
+    crc: int
+    base: int
+    position: int
+    first: int
+    end: int
+    max_timestamp: int
+
+    def to_json(self) -> list[Any]:
+        """Return what `piece_of` reads."""
+        return list(self)
+
+
+def piece_of(held: Any) -> Piece:
+    """Return the piece of an entry. Raises TypeError, ValueError."""
+    name, *numbers = held
+    if not isinstance(name, str):
+        raise TypeError(f"the name of an object is expected, not {name!r}")
+    at, length, crc, base, position, first, end, max_timestamp = map(int, numbers)
+    return Piece(name, at, length, crc, base, position, first, end, max_timestamp)

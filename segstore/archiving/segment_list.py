@@ -1,0 +1,107 @@
+"""`SegmentList`: all segments that an archive has of a partition, also those that are in its log no more.
+
+It is an object of its own, written anew under the next version when a segment is added or retired: one line
+with a CRC. Threads: any; a list does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from segstore.archiving.object_names import SEGMENTS, PartitionKey, PartitionObject
+from segstore.archiving.pieces import Segment, segment_of
+from segstore.errors import CorruptArchiveError
+from segstore.storage.meta.framed import frame, unframe
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SegmentList:
+    """The segments of a partition, by base offset and then by `since`. `starts` says from when on (ms) the
+    log had which log start offset, in the order of time.
+    """
+
+    key: PartitionKey
+    version: int = 0
+    segments: tuple[Segment, ...] = ()
+    starts: tuple[tuple[int, int], ...] = ()
+
+    def object(self, upload: str) -> str:
+        """Return the name of the object that has this version."""
+        return str(PartitionObject(self.key, self.version, upload, SEGMENTS))
+
+    @property
+    def current(self) -> tuple[Segment, ...]:
+        """Return the segments that are in the log, in the order of their offsets."""
+        return tuple(each for each in self.segments if each.until is None)
+
+    @property
+    def readable(self) -> tuple[Segment, ...]:
+        """Return the segments that are in the log, and before them those that only retention took out of it,
+        as far as they join: all that can be read as one log.
+        """
+        kept = list(self.current)
+        first = kept[0].base if kept else None
+        before = [each for each in self.segments if each.retired == "retention"]
+        for each in sorted(before, key=lambda it: (it.end, it.since), reverse=True):
+            if first is None or each.end <= first:
+                kept.insert(0, each)
+                first = each.base
+        return tuple(kept)
+
+    def at(self, time: int) -> tuple[Segment, ...]:
+        """Return the segments that hold the log as it was at a time (ms), and what was appended to it since:
+        of records that compaction has removed since those that were there then.
+        """
+        then = [each for each in self.segments if each.in_log_at(time)]
+        end = max((each.end for each in then), default=0)
+        for each in sorted(self._later(time), key=lambda it: (it.base, it.since)):
+            if each.base >= end:
+                then.append(each)
+                end = each.end
+        return tuple(then)
+
+    def _later(self, time: int) -> Iterator[Segment]:
+        return (each for each in self.segments if each.since > time)
+
+    def start_at(self, time: int) -> int:
+        """Return the log start offset at a time (ms): the first one that is known, if the time is before
+        that.
+        """
+        known = [start for since, start in self.starts if since <= time]
+        return known[-1] if known else (self.starts[0][1] if self.starts else 0)
+
+    def next_version(self, segments: Iterable[Segment], starts: Iterable[tuple[int, int]]) -> SegmentList:
+        """Return the list with other segments and log start offsets."""
+        found = tuple(sorted(segments, key=lambda each: (each.base, each.since)))
+        return replace(self, version=self.version + 1, segments=found, starts=tuple(starts))
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the list's object."""
+        return frame(
+            {
+                "format": FORMAT,
+                "topic": self.key.topic,
+                "topic_id": self.key.topic_id,
+                "partition": self.key.partition,
+                "version": self.version,
+                "segments": [each.to_json() for each in self.segments],
+                "starts": [list(each) for each in self.starts],
+            }
+        )
+
+
+def parse_segment_list(data: bytes, name: str) -> SegmentList:
+    """Return the list in an object. Raises CorruptArchiveError, which names the object."""
+    try:
+        held = unframe(data)
+        if held["format"] != FORMAT:
+            raise ValueError(f"format {held['format']!r} is unknown: a newer segstore wrote it")
+        key = PartitionKey(str(held["topic"]), str(held["topic_id"]), int(held["partition"]))
+        segments = tuple(map(segment_of, held["segments"]))
+        starts = tuple((int(since), int(start)) for since, start in held["starts"])
+        return SegmentList(key, int(held["version"]), segments, starts)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptArchiveError(name, f"no list of segments: {error}") from None

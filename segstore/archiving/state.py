@@ -1,0 +1,279 @@
+"""`ArchiveState`: what an archive has, after a commit: topics, partitions, and small files of the store.
+
+A commit says what has changed since the one before it, a state says all: both are headers of the same form,
+and `apply` takes either. Threads: one at a time; a state is changed by `apply` alone.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from segstore.archiving.object_names import Claim, CommitName, PartitionKey, parse_claim
+from segstore.archiving.pieces import Piece, piece_of
+from segstore.errors import CorruptArchiveError, UnsupportedFormatError
+
+FORMAT = 1
+
+Versions = tuple[tuple[int, bytes], ...]
+"""Contents of a small file and since when (ms) each was there, in the order of time."""
+
+
+class ArchivedTopic(NamedTuple):
+    """A topic. `settings` are contents of its settings file, as `storage.meta.topic_info` formats them; a
+    broker's topic, which has none, has b"". `created` is when the archiver first saw it, `deleted` when it
+    was there no more (ms), None while it is.
+    """
+
+    name: str
+    topic_id: str
+    partitions: tuple[int, ...]
+    settings: Versions
+    created: int
+    deleted: int | None = None
+
+    def there_at(self, time: int | None) -> bool:
+        """Return whether the topic was there at a time (ms), None: in the newest state. What was there when
+        the archive began counts as there before that, too.
+        """
+        if time is None:
+            return self.deleted is None
+        return self.deleted is None or time < self.deleted
+
+
+@dataclass(frozen=True)
+class ArchivedPartition:
+    """A partition as it was at the moment of the newest commit that tells of it.
+
+    `segments` is the name of the object with its `SegmentList`, None if no segment is sealed. `pieces` are
+    what lies behind the sealed segments, in the order of the log, without gaps. `start`, `end` and `stable`
+    are log start offset, high watermark and last stable offset (-1: not known), `epochs` the entries of
+    leader-epoch-checkpoint, `cleaned` that of cleaner-offset-checkpoint, `moment` the time (ms).
+    """
+
+    key: PartitionKey
+    segments: str | None
+    pieces: tuple[Piece, ...]
+    start: int
+    end: int
+    stable: int
+    epochs: tuple[tuple[int, int], ...]
+    cleaned: int | None
+    moment: int
+
+    def to_json(self, pieces: Iterable[Piece], drop_before: int) -> dict[str, Any]:
+        """Return the entry of a commit: `pieces` are added to those there are, without those of segments with
+        a base offset below `drop_before`. The entry of a state has all pieces. The header is in front of the
+        pieces that its commit brings, so `at` of these counts from the end of the header.
+        """
+        return {
+            "topic": self.key.topic,
+            "topic_id": self.key.topic_id,
+            "partition": self.key.partition,
+            "segments": self.segments,
+            "start": self.start,
+            "end": self.end,
+            "stable": self.stable,
+            "epochs": [list(each) for each in self.epochs],
+            "cleaned": self.cleaned,
+            "moment": self.moment,
+            "drop_before": drop_before,
+            "pieces": [each.to_json() for each in pieces],
+        }
+
+
+class Way(NamedTuple):
+    """What the archive had up to a time (ms), exclusive, is in the commits of another claim: the store that
+    was archived since lacks some of that.
+    """
+
+    until: int
+    claim: Claim
+
+
+@dataclass
+class ArchiveState:
+    """What an archive has. `name` is the newest commit that was applied, `time` its moment (ms)."""
+
+    name: CommitName
+    time: int
+    ways: tuple[Way, ...] = ()
+    """The earlier ways, in the order of time."""
+    topics: dict[tuple[str, str], ArchivedTopic] = field(default_factory=dict)
+    """By name and topic id."""
+    partitions: dict[PartitionKey, ArchivedPartition] = field(default_factory=dict)
+    files: dict[str, Versions] = field(default_factory=dict)
+    """Small files below `.segstore`, by name."""
+
+    def apply(self, header: Mapping[str, Any], name: CommitName, pieces_at: int) -> None:
+        """Take what a commit has changed; its pieces begin at byte `pieces_at` of its object. Raises
+        CorruptArchiveError, UnsupportedFormatError; then the state is of no use any more.
+        """
+        where = str(name)
+        if header.get("format") != FORMAT:
+            raise UnsupportedFormatError(where, header.get("format", 0), "newer", FORMAT)
+        try:
+            if CommitName(_claim(header["claim"]), int(header["sequence"]), name.suffix) != name:
+                raise ValueError(f"it is that of {header['claim']}, number {header['sequence']}")
+            self._take(header, where, pieces_at)
+            self.name, self.time = name, int(header["time"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptArchiveError(where, f"its header says no commit: {error!r}") from None
+
+    def _take(self, header: Mapping[str, Any], where: str, pieces_at: int) -> None:
+        self.ways += tuple(Way(int(until), _claim(text)) for until, text in header["ways"])
+        for each in header["topics"]:
+            topic = _topic(each)
+            self.topics[topic.name, topic.topic_id] = topic
+        for name, topic_id in header.get("forgotten", ()):
+            self._forget(name, topic_id)
+        for each in header["partitions"]:
+            key = PartitionKey(str(each["topic"]), str(each["topic_id"]), int(each["partition"]))
+            self.partitions[key] = _partition(key, each, self.partitions.get(key), where, pieces_at)
+        for name, versions in header["files"].items():
+            self.files[name] = _versions(versions)
+
+    def _forget(self, name: str, topic_id: str) -> None:
+        del self.topics[name, topic_id]
+        for key in [key for key in self.partitions if key[:2] == (name, topic_id)]:
+            del self.partitions[key]
+
+    def topic(self, name: str, time: int | None = None) -> ArchivedTopic | None:
+        """Return the topic that had a name at a time (ms), None: in the newest state."""
+        found = [it for it in self.topics.values() if it.name == name and it.there_at(time)]
+        return min(found, key=lambda it: (it.created, it.topic_id)) if found else None
+
+    def topic_names(self, time: int | None = None) -> list[str]:
+        """Return the names of all topics there were at a time (ms), None: in the newest state."""
+        return sorted({it.name for it in self.topics.values() if it.there_at(time)})
+
+
+def state_of(header: Mapping[str, Any], name: CommitName, pieces_at: int) -> ArchiveState:
+    """Return the state that the header of a `.state` object says. Errors as `ArchiveState.apply`."""
+    made = ArchiveState(name, 0)
+    made.apply(header, name, pieces_at)
+    return made
+
+
+def header_of(
+    name: CommitName,
+    time: int,
+    topics: Iterable[ArchivedTopic],
+    partitions: Iterable[Mapping[str, Any]],
+    files: Mapping[str, Versions],
+    forgotten: Iterable[tuple[str, str]] = (),
+    ways: Iterable[Way] = (),
+) -> dict[str, Any]:
+    """Return the header of a commit, or of a state, whose `partitions` are made by
+    `ArchivedPartition.to_json`. `forgotten` are name and id of topics that go out of the archive; a commit
+    has no `ways`.
+    """
+    return {
+        "format": FORMAT,
+        "claim": str(name.claim),
+        "sequence": name.sequence,
+        "time": time,
+        "ways": [[each.until, str(each.claim)] for each in ways],
+        "topics": [_topic_json(each) for each in topics],
+        "partitions": list(partitions),
+        "files": {file: _versions_json(each) for file, each in files.items()},
+        "forgotten": [list(each) for each in forgotten],
+    }
+
+
+# --- entries ---------------------------------------------------------------------------
+
+
+def _claim(text: str) -> Claim:
+    found = parse_claim(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no claim")
+    return found
+
+
+def _versions(held: Iterable[Any]) -> Versions:
+    return tuple((int(since), base64.b64decode(data, validate=True)) for since, data in held)
+
+
+def _versions_json(versions: Versions) -> list[list[Any]]:
+    return [[since, base64.b64encode(data).decode()] for since, data in versions]
+
+
+def _topic(held: Mapping[str, Any]) -> ArchivedTopic:
+    deleted = held["deleted"]
+    return ArchivedTopic(
+        str(held["name"]),
+        str(held["topic_id"]),
+        tuple(map(int, held["partitions"])),
+        _versions(held["settings"]),
+        int(held["created"]),
+        None if deleted is None else int(deleted),
+    )
+
+
+def _topic_json(topic: ArchivedTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "partitions": list(topic.partitions),
+        "settings": _versions_json(topic.settings),
+        "created": topic.created,
+        "deleted": topic.deleted,
+    }
+
+
+def _partition(
+    key: PartitionKey,
+    held: Mapping[str, Any],
+    before: ArchivedPartition | None,
+    where: str,
+    pieces_at: int,
+) -> ArchivedPartition:
+    kept = () if before is None else before.pieces
+    added = tuple(_placed(piece_of(each), where, pieces_at) for each in held["pieces"])
+    pieces = tuple(each for each in kept if each.base >= int(held["drop_before"])) + added
+    _check_joined(key, pieces, where)
+    cleaned, segments = held["cleaned"], held["segments"]
+    return ArchivedPartition(
+        key,
+        None if segments is None else str(segments),
+        pieces,
+        int(held["start"]),
+        int(held["end"]),
+        int(held["stable"]),
+        tuple((int(epoch), int(start)) for epoch, start in held["epochs"]),
+        None if cleaned is None else int(cleaned),
+        int(held["moment"]),
+    )
+
+
+def _placed(piece: Piece, where: str, pieces_at: int) -> Piece:
+    return piece._replace(at=piece.at + pieces_at) if piece.object == where else piece
+
+
+def _check_joined(key: PartitionKey, pieces: tuple[Piece, ...], where: str) -> None:
+    """Check that each piece goes on where the one before it ends."""
+    for before, after in pairwise(pieces):
+        joined = before.position + before.length if before.base == after.base else 0
+        if after.base < before.base or after.position != joined or after.first < before.end:
+            raise CorruptArchiveError(
+                where, f"{key}: a piece at {after.base}+{after.position} does not join the one before it"
+            )
+
+
+def with_version(versions: Versions, time: int, data: bytes) -> Versions:
+    """Return versions of a file with its content at a time (ms); the same ones if nothing has changed."""
+    return versions if versions and versions[-1][1] == data else (*versions, (time, data))
+
+
+def version_at(versions: Versions, time: int | None) -> bytes | None:
+    """Return the content of a file at a time (ms), None: the newest; the first one that is known, if the time
+    is before that; None for a file that is not known.
+    """
+    if not versions:
+        return None
+    then = [data for since, data in versions if time is None or since <= time]
+    return then[-1] if then else versions[0][1]
