@@ -4,6 +4,7 @@ none.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -168,6 +169,34 @@ def test_a_pipe_of_someone_who_does_not_wait_gets_whole_lines(monkeypatch: pytes
             handler.handle(record("x" * 50_000))
         assert [len(lines.readline()) for _ in range(20)] == [50_001] * 20
         handler.close()
+
+
+def test_a_line_that_a_full_disk_has_cut_ends_before_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A line of JSON within another one would be lost to its readers."""
+    room, write = 8, os.write
+
+    def write_some(fd: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(fd, data[:room])
+        room -= written
+        return written
+
+    path = tmp_path / "log"
+    with path.open("w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        monkeypatch.setattr(logs.os, "write", write_some)
+        for line in ("first", "second", "third"):
+            logs.write(line)
+        room = 100
+        logs.write("fourth")
+        logs.write("fifth")
+        monkeypatch.undo()
+    assert path.read_text().splitlines() == ["first", "se", "fourth", "fifth"]
 
 
 def test_levels_and_handlers_are_as_before_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
