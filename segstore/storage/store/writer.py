@@ -163,6 +163,10 @@ class StoreWriter:
         self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
         lag_time = config.replica_lag_time_max_ms
         self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
+        if (
+            not self._replicated and self.primary.registration.is_there
+        ):  # an old primary that returns is a follower
+            self.primary.begin_notes()
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
             self.partitions.on_opened = self.primary.opened
