@@ -270,7 +270,8 @@ def test_serve_tells_its_start_and_its_end(
         running.send_signal(number)
         _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == status
-    start, stop, closed = messages(err, form)
+    start, new, stop, closed = messages(err, form)
+    assert new == f"{store_dir} is a new store: there was none"
     assert start == (
         f"segstore {segstore.__version__}, process {running.pid}: {store_dir} listens on "
         f"PLAINTEXT://127.0.0.1:{port} (not encrypted, clients are anonymous); "
