@@ -15,11 +15,11 @@ from segstore.cli.setting_names import dotted
 from segstore.config import StoreConfig
 from segstore.config.options import judge
 from segstore.config.settings import options
-from segstore.errors import SegstoreError
+from segstore.errors import ConfigError, SegstoreError, StorageError
 from segstore.server.security.listeners import OWN_PREFIX, own_settings
 from segstore.server.security.settings import OWN
 from segstore.server.security.tls import tls_context
-from segstore.server.security.users import users_of
+from segstore.server.security.users import Users, users_of
 from segstore.server.settings import ServerConfig, parted
 
 
@@ -64,8 +64,16 @@ def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
     for config in ServerConfig.parse(of_server).by_listener():
         if config.ssl_keystore_location or config.ssl_keystore_key:
             found += _raised(file, lambda: tls_context(config))  # noqa: B023
-        found += _raised(file, lambda: users_of(config.sasl_users))  # noqa: B023
+        found += _raised(file, lambda: _users_of(config.sasl_users))  # noqa: B023
     return found
+
+
+def _users_of(source: Any) -> Users:
+    """Return the users. Raises ConfigError, which has the name of the setting, if the file can't be read."""
+    try:
+        return users_of(source)
+    except StorageError as error:
+        raise ConfigError(f"sasl_users={source!r}: {error.strerror}") from None
 
 
 # --- the summary -----------------------------------------------------------------------------------
@@ -81,7 +89,7 @@ def summary(file: ConfigFile) -> Iterator[str]:
         yield from (*place, f"  {_secured(each)}")
     yield f"may do everything: {_almighty(config)}"
     if config.allow is not None:
-        yield f"allow list: {counted(len(config.allow), 'rule')}"
+        yield f"allow list: {counted(len(config.allow), 'clause')}"
     for ignored in file.ignored:
         yield f"no effect: {ignored.name} (line {ignored.line}): {ignored.reason}"
 

@@ -46,6 +46,8 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0
     ord("\t"): "\\t",
 }
 """Characters that could end a line, or command a terminal; names that clients choose may have them."""
+_CUT: Final[set[int]] = set()
+"""Descriptors whose last line was cut by a full disk: the next line does not begin within it."""
 _CONTROLS_OF_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 """Those that `json` leaves as they are."""
 
@@ -206,14 +208,22 @@ def write(line: str) -> None:
                 stream.flush()
             return
         # Without Python's buffer: what it can't write is an error when the interpreter ends.
-        _write_all(stream.fileno(), f"{line}\n".encode("utf-8", "backslashreplace"))
+        begin = "\n" if stream.fileno() in _CUT else ""
+        _write_all(stream.fileno(), f"{begin}{line}\n".encode("utf-8", "backslashreplace"))
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:  # whoever shares it has made it so
-            ready = select.poll()
-            ready.register(fd, select.POLLOUT)
-            ready.poll()
+    left = data
+    try:
+        while left:
+            try:
+                left = left[os.write(fd, left) :]
+            except BlockingIOError:  # whoever shares it has made it so
+                ready = select.poll()
+                ready.register(fd, select.POLLOUT)
+                ready.poll()
+        _CUT.discard(fd)
+    except OSError:
+        if len(left) < len(data):
+            _CUT.add(fd)
+        raise

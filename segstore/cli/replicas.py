@@ -101,6 +101,8 @@ def replicas(
     from segstore.replication.observer import observe
     from segstore.standby.pair import side_of
 
+    if len(paths) == 1 and not os.path.isdir(paths[0]):
+        raise StorageError(errno.ENOENT, "no such directory", paths[0])
     if len(paths) == 1 and witness is None and (side := side_of(paths[0])) is not None:
         of_pair = side.partitions if topic is None else _of_topic(side.partitions, topic)
         if under_replicated:

@@ -173,7 +173,7 @@ def _serve(
     )
     with (
         stopped_by_signals(),
-        _none_made_in_vain(made.path),
+        _none_made_in_vain(made.path) as is_new,
         Lifetime(made.path) as life,
         _opened(made.path, made.of_store, shared) as store,
     ):
@@ -189,6 +189,8 @@ def _serve(
             raise _with_advice(error, http) from None
         with server, life.until_stopped():
             life.started(_secured(server))
+            if is_new:
+                log.info("%s is a new store: there was none", made.path)
             click.echo(_told(server, made.path))
             tell_http(server.http)
             _wait_for_signal(came, Reloading(server, asked, made).reload)
@@ -207,14 +209,16 @@ def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[s
 
 
 @contextmanager
-def _none_made_in_vain(path: str) -> Iterator[None]:
-    """Remove the store of a block that has made it and ends with an error, as a port that is taken."""
+def _none_made_in_vain(path: str) -> Iterator[bool]:
+    """Give whether there is no directory yet, or an empty one. Remove the store of a block that has made it
+    and ends with an error, as a port that is taken.
+    """
     from segstore.files import Files
     from segstore.storage.meta.directory_safety import remove_unused
 
     was_there = os.path.exists(path)
     try:
-        yield
+        yield not was_there or (os.path.isdir(path) and not os.listdir(path))
     except SegstoreError:
         if not was_there and os.path.isdir(path) and remove_unused(Files(), path):
             os.rmdir(path)

@@ -57,10 +57,14 @@ class Announcer:
 
     def _run(self, promotion: Promotion) -> None:
         try:
-            while not self._closing.is_open and not self._is_told(promotion):
+            while not self._is_over() and not self._is_told(promotion):
                 self._closing.wait(_PAUSE)
         finally:
             self._ended.open()
+
+    def _is_over(self) -> bool:
+        """Return whether the store is about to close, or was demoted since: then it leads no more itself."""
+        return self._closing.is_open or bool(self._context.demoted)
 
     def _is_told(self, held: Promotion) -> bool:
         assert self._settings is not None

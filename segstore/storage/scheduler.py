@@ -17,6 +17,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from segstore.logger import Logger
+from segstore.storage.told import Told
 from segstore.threads import Background, others_are_gone, take
 
 log = Logger("segstore")
@@ -70,11 +71,18 @@ class Scheduler:
             self._started = True  # last: after an interrupt it is not known whether the thread has begun
 
     def every(self, seconds: float, task: Task) -> None:
-        """Run `task` again and again, `seconds` after it ended."""
+        """Run `task` again and again, `seconds` after it ended. A failure is logged once, until its cause
+        changes or the task succeeds.
+        """
+        told = Told()
 
         def again() -> None:
             try:
                 task()
+                told.over(task)
+            except Exception as error:
+                if told.is_new(task, error):
+                    raise
             finally:
                 self.after(seconds, again)
 

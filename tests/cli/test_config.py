@@ -309,7 +309,7 @@ def test_a_server_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
 WHOLE: dict[str, tuple[str, int, str]] = {
     "TLS without a key": ("security.protocol=SSL", 1, "security.protocol=SSL needs ssl.keystore.location"),
     "no such key": ("num.partitions=1\nssl.keystore.location=none.pem", 2, "none.pem': no certificate with"),
-    "no such users": ("\nsasl.users=none.txt", 0, "none.txt"),
+    "no such users": ("\nsasl.users=none.txt", 2, "none.txt': No such file or directory"),
     "users of another form": ("sasl.users=server.properties", 1, "line 1 is not NAME:PASSWORD"),
     "a listener that says nothing": ("num.partitions=1\nlisteners=INSIDE://:1", 2, "what INSIDE speaks"),
     "two that contradict each other": (
@@ -359,7 +359,7 @@ allow=User:alice: read topic *
         "  clients are told log.example:9093",
         "  encrypted; SASL by PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; 1 user",
         "may do everything: User:root",
-        "allow list: 1 rule",
+        "allow list: 1 clause",
         "no effect: broker.id (line 1): the server is one broker, with the id 1",
     ]
     assert sorted(tmp_path.iterdir()) == before

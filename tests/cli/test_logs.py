@@ -4,6 +4,7 @@ none.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -170,6 +171,34 @@ def test_a_pipe_of_someone_who_does_not_wait_gets_whole_lines(monkeypatch: pytes
         handler.close()
 
 
+def test_a_line_that_a_full_disk_has_cut_ends_before_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A line of JSON within another one would be lost to its readers."""
+    room, write = 8, os.write
+
+    def write_some(fd: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(fd, data[:room])
+        room -= written
+        return written
+
+    path = tmp_path / "log"
+    with path.open("w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        monkeypatch.setattr(logs.os, "write", write_some)
+        for line in ("first", "second", "third"):
+            logs.write(line)
+        room = 100
+        logs.write("fourth")
+        logs.write("fifth")
+        monkeypatch.undo()
+    assert path.read_text().splitlines() == ["first", "se", "fourth", "fifth"]
+
+
 def test_levels_and_handlers_are_as_before_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     logger = logging.getLogger("segstore")
     before = (logger.level, [*logger.handlers])
@@ -241,7 +270,8 @@ def test_serve_tells_its_start_and_its_end(
         running.send_signal(number)
         _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == status
-    start, stop, closed = messages(err, form)
+    start, new, stop, closed = messages(err, form)
+    assert new == f"{store_dir} is a new store: there was none"
     assert start == (
         f"segstore {segstore.__version__}, process {running.pid}: {store_dir} listens on "
         f"PLAINTEXT://127.0.0.1:{port} (not encrypted, clients are anonymous); "

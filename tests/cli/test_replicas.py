@@ -197,10 +197,12 @@ def test_what_is_no_replicated_store(tmp_path: Path, command: str) -> None:
     """No command makes a store of a wrong path."""
     with segstore.open(tmp_path / "plain") as store:
         store.create_topic("t")
-    for path in (tmp_path / "plain", tmp_path / "missing"):
-        result = run(*command.split(), "--store", path)
+    for name in ("plain", "missing"):
+        result = run(*command.split(), "--store", tmp_path / name)
         assert result.exit_code == 1
-        assert "no directory of a replicated store" in result.output
+        is_missing = (name, command) == ("missing", "replicas")
+        told = "no such directory" if is_missing else "no directory of a replicated store"
+        assert told in result.output
     assert not (tmp_path / "missing").exists()
 
 

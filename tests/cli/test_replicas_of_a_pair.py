@@ -13,6 +13,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore.files import Files
 from segstore.storage.meta.lag_note import LAG_NOTE
+from segstore.storage.meta.role import STANDBY
 from segstore.storage.store.writer import StoreWriter
 from segstore.testing import Broker
 
@@ -112,6 +113,28 @@ def test_of_a_promoted_and_of_a_fenced_directory(tmp_path: Path, directory: Path
     assert "has no standby now." in shown
     assert "It was promoted, and leads from leader epoch 1 on; the old primary at" in shown
     assert "knows that." in shown
+
+
+def test_an_old_primary_that_returns_notes_as_a_standby_only(tmp_path: Path, directory: Path) -> None:
+    """What it was registered for as a primary does not count."""
+    old = tmp_path / "p"
+    with Broker(old, topics=["a"]) as broker:
+        standby = segstore.follow(broker.bootstrap_servers, directory, config=QUICK)
+        assert standby.wait_caught_up(LIMIT)
+        promoted = standby.promote("reachable", timeout_ms=LIMIT)
+    (old / ".segstore/lags").unlink(missing_ok=True)
+    with (
+        promoted as store,
+        segstore.serve(store, port=0) as server,
+        segstore.follow(server.bootstrap_servers, old, config=QUICK),
+    ):
+        seen = {}
+        while len(seen) < 4:  # more than once a second nothing is noted
+            store.partition("a").append(b"x")
+            note = LAG_NOTE.read(Files(), str(old))
+            if note is not None:
+                seen[note.at_ms] = note.side
+    assert set(seen.values()) == {STANDBY}
 
 
 def test_a_note_of_another_standby_is_not_believed(directory: Path) -> None:

@@ -55,6 +55,23 @@ def test_it_serves_until_a_signal_and_closes_the_store(
         assert store.recovered == ()
 
 
+@pytest.mark.parametrize(
+    ("before", "is_new"), [("none", True), ("empty directory", True), ("store", False)], ids=str
+)
+def test_it_says_that_the_store_is_new(store_dir: Path, before: str, is_new: bool) -> None:
+    """A path that is not the right one, or a restore that has failed, shows as a store without topics."""
+    if before == "store":
+        segstore.open(store_dir).close()
+    elif before == "empty directory":
+        store_dir.mkdir()
+    with serving(store_dir) as (program, _port, _line):
+        program.terminate()
+        assert program.wait(PATIENCE) == 0
+        assert program.stderr is not None
+        told = program.stderr.read().decode()
+    assert (f"{store_dir} is a new store: there was none" in told) == is_new
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_ends_by_a_signal_that_another_thread_gets(store_dir: Path, number: int, status: int) -> None:
     """The system may choose any thread; CPython calls the handler in the main one, and does not wake it."""

@@ -29,6 +29,8 @@ LEFT_OUT: Mapping[str, Mapping[str, Reason]] = {
     "docs/index.md": {"python3 -m venv ~/segstore-env": Reason.INSTALLS},
     "docs/operate.md": {
         "useradd --system": Reason.INSTALLS,
+        "install -o segstore": Reason.INSTALLS,
+        "runuser -u segstore": Reason.INSTALLS,
         "scrape_configs:": Reason.NO_PROGRAM,
         "2026-11-30T09:41:02.123Z INFO": Reason.NO_PROGRAM,
         "ExecReload=": Reason.NO_PROGRAM,

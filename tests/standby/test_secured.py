@@ -13,8 +13,10 @@ from cli import run, start_program
 from waiting import PATIENCE, until
 
 import segstore
+from segstore.coordinator.shared import shared
 from segstore.errors import ConfigError, DemotedError
 from segstore.files import Files
+from segstore.following.announcing import Announcer
 from segstore.storage.meta.promotion import PROMOTION
 
 LIMIT = PATIENCE * 1000
@@ -108,3 +110,18 @@ def test_serve_takes_a_file_with_settings_of_the_client(
         process.communicate()
     with pytest.raises(DemotedError):
         primary.store.partition("a").append(b"3")
+
+
+def test_a_promoted_store_that_was_demoted_tells_nobody(
+    primary: Secured, store_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It leads no more itself: the node that is told may lead again."""
+    standby = primary.follow(store_dir)
+    assert standby.wait_caught_up(LIMIT)
+    with standby.promote("dead") as store, segstore.serve(store, port=0) as server:
+        until(lambda: "is not told yet" in caplog.text)
+        with segstore.follow(server.bootstrap_servers, store_dir.with_name("next"), config=QUICK) as other:
+            assert other.wait_caught_up(LIMIT)
+            other.promote("reachable", timeout_ms=LIMIT).close()
+        assert shared(store, Announcer)._ended.wait(PATIENCE)
+    assert not is_told(store_dir)

@@ -102,8 +102,6 @@ class Primary:
         """The standby is to show that it follows, by a broker epoch above this one; None: it has."""
         self._keeper: LagKeeper | None = None
         self._opened_ms, self._is_lost = _now_ms(), False
-        if self.registration.is_there:
-            self._begin_notes()
 
     @property
     def _changing(self) -> Mutex:
@@ -173,7 +171,7 @@ class Primary:
             if sync and not before.sync:
                 self._begin_sync(made)
             self.registration = made
-            self._begin_notes()
+            self.begin_notes()
         mode = "sync" if sync else "async"
         told = log.info if before.directory_id == directory_id else log.warning
         at = f" at {peer}" if peer else ""
@@ -303,7 +301,8 @@ class Primary:
             )
         return found
 
-    def _begin_notes(self) -> None:
+    def begin_notes(self) -> None:
+        """Note from now on, for other processes, how far the standby lies behind."""
         if self._keeper is None:
             self._keeper = LagKeeper(self._context, PRIMARY, self._lag_time_max_ms)
             self._context.scheduler.every(EVERY, self._note)

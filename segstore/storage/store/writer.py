@@ -19,7 +19,7 @@ from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import InvalidArgumentError, StorageError, StoreLockedError, first_of
 from segstore.files import Files, Handle
-from segstore.files.reserve import PIECE, SIZE
+from segstore.files.reserve import NO_ROOM, PIECE, SIZE
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import Context
 from segstore.storage.inbox.inbox import Inbox
@@ -163,6 +163,10 @@ class StoreWriter:
         self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
         lag_time = config.replica_lag_time_max_ms
         self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
+        if (
+            not self._replicated and self.primary.registration.is_there
+        ):  # an old primary that returns is a follower
+            self.primary.begin_notes()
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
             self.partitions.on_opened = self.primary.opened
@@ -327,7 +331,7 @@ class StoreWriter:
             self.sharing.members.close()
             mark_unshared(context.files, context.root)
         seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
-        context.scheduler.every(seconds, self.partitions.checkpoint)
+        context.scheduler.every(seconds, self._checkpoint_on_time)
         seconds = config.producer_id_expiration_check_interval_ms / 1000
         context.scheduler.every(seconds, self.expire_producers)
         cleaned, checkpoint = self._checkpoints.cleaner_offsets, self.partitions.checkpoint
@@ -337,6 +341,15 @@ class StoreWriter:
         self.sweeper.start()
         if not self._replicated:
             self.inbox.begin()
+
+    def _checkpoint_on_time(self) -> None:
+        """Write the checkpoints; a full disk is reported as one, once, and the next call tries again."""
+        try:
+            self.partitions.checkpoint()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.context.full.met(error)
 
     def _reserve_size(self) -> int:
         """Return how many bytes the small files need at most while a topic is deleted: those of the root have

@@ -217,6 +217,24 @@ def test_it_is_told_once_and_once_that_there_is_room_again(
         assert "there is room again" in told(caplog)[1]
 
 
+def test_checkpoints_that_find_no_room_are_the_same_full_disk(
+    store_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FullFiles(greedy=True)
+    often = {**QUIET, "log.flush.offset.checkpoint.interval.ms": 1}
+    with segstore.open(store_dir, files=files, config=often) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"x")
+        files.fill()
+        until(lambda: len(files.refused) >= 10, seconds=20)  # nobody appends
+        noted(store_dir)
+        assert len(told(caplog)) == 1
+        files.make_room()
+        until(lambda: len(told(caplog)) == 2, seconds=20)
+        assert "there is room again" in told(caplog)[1]
+        assert "background task failed" not in caplog.text
+
+
 class ByHand:
     """A scheduler whose tasks run by `run`, and the store's clock, in seconds."""
 

@@ -125,3 +125,25 @@ def test_an_interrupt_anywhere_keeps_nobody_waiting(call: str, running: bool) ->
             assert more or done.is_set()
         assert closed(scheduler)
     assert nth > 2
+
+
+def test_a_failure_that_lasts_is_logged_once_for_each_cause(caplog: pytest.LogCaptureFixture) -> None:
+    results = [*[OSError(5, "a disk")] * 3, *[OSError(28, "a full one")] * 2, None, OSError(28, "again")]
+    scheduler, done, left = Scheduler(), threading.Event(), iter(results)
+
+    def task() -> None:
+        result = next(left, done)
+        if result is done:
+            done.set()
+        elif result is not None:
+            raise result  # type: ignore[misc]
+
+    scheduler.every(0.0001, task)
+    assert done.wait(PATIENCE)
+    scheduler.close()
+    causes = [each.exc_info[1] for each in caplog.records if each.exc_info]
+    assert [str(each) for each in causes] == [
+        "[Errno 5] a disk",
+        "[Errno 28] a full one",
+        "[Errno 28] again",
+    ]
