@@ -35,7 +35,7 @@ _OF_APIS: tuple[tuple[Metric, Callable[[ApiMetrics], float]], ...] = (
             "TotalTimeMs",
             "segstore_request_seconds_total",
             "counter",
-            "seconds from when the server takes requests up until the socket has their answers",
+            "seconds from when requests have come until the socket has their answers",
             "seconds",
         ),
         lambda row: row.counts.seconds,
