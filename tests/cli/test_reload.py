@@ -10,6 +10,7 @@ import re
 import signal
 import ssl
 import subprocess
+import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -120,6 +121,35 @@ def test_it_reloads_under_nohup_too(tmp_path: Path) -> None:
         server.rewrite(PLACES + users(bob="two"))
         until(lambda: server.may_enter("bob", "two"))
         server.end()
+
+
+HUNG_UP_EARLY = """
+import signal, sys
+import segstore.cli
+
+class HangsUp:
+    def find_spec(name, *_):
+        if name in ("segstore.cli.app", "segstore.cli.serve", "segstore.cli.server_plan"):
+            signal.raise_signal(signal.SIGHUP)
+
+sys.meta_path.insert(0, HangsUp)
+sys.exit(segstore.cli.main())
+"""
+
+
+@pytest.mark.parametrize("is_place_first", [False, True])
+def test_a_signal_while_it_starts_is_heeded_once_it_listens(tmp_path: Path, is_place_first: bool) -> None:
+    arguments = ["serve", "--listen", "127.0.0.1:0"]
+    arguments.insert(0 if is_place_first else 1, f"--store={tmp_path / 'store'}")
+    command = [sys.executable, "-c", HUNG_UP_EARLY, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        try:
+            server = Served(program, tmp_path, 0)
+            server.told("were read again")
+            server.end()
+            assert "listens on" in server.lines[0]
+        finally:
+            program.kill()
 
 
 def test_it_outlives_its_terminal(tmp_path: Path) -> None:
