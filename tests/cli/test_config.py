@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -330,6 +331,40 @@ def test_the_whole_is_judged(tmp_path: Path, text: str, number: int, told: str) 
     assert (result.exit_code, result.stdout) == (2, "")
     assert line.startswith(f"{path}, line {number}: " if number else f"{path}: ")
     assert told in line
+
+
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+NAMED = ("itself", "sasl.users", "ssl.keystore.location", "ssl.truststore.location")
+
+
+@pytest.mark.parametrize("setting", NAMED)
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+def test_what_is_no_regular_file_is_one_error_that_names_it(
+    tmp_path: Path, make: Callable[[Path], object], setting: str
+) -> None:
+    make(tmp_path / "other")
+    own = certificates(tmp_path) if setting == "ssl.truststore.location" else None
+    text = f"{setting}=other\nsecurity.protocol={'SASL_PLAINTEXT' if setting == 'sasl.users' else 'SSL'}\n"
+    text += f"ssl.keystore.location={own.server}\n" if own else ""
+    path = tmp_path / "other" if setting == "itself" else written(tmp_path, text)
+    store = tmp_path / "store"
+    for arguments, status in (
+        (("config", "check", path), 2),
+        (("serve", "-s", store, "--config", path), None),
+    ):
+        with start_program(*arguments) as program:
+            try:
+                told = program.communicate(timeout=PATIENCE)[1].decode()
+            finally:
+                program.kill()
+        assert program.returncode == (status or program.returncode) > 0
+        assert re.search("not a regular file|is a directory", told, re.I), told
+        assert told.splitlines()[-1].count(str(tmp_path / "other")) == 1
+    assert not store.exists()
 
 
 def test_a_right_file_is_summed_up_and_nothing_is_made(tmp_path: Path) -> None:
