@@ -78,13 +78,14 @@ class RequestMetrics:
 
 
 class Counted(NamedTuple):
-    """One listener: its counts, how many connections are open now, and the age of its loop's turn in
-    seconds.
+    """One listener: its counts, how many connections are open now, the age of its loop's turn in seconds, and
+    when its certificate ends, in seconds since the epoch.
     """
 
     metrics: RequestMetrics
     connections: int
     loop_age: float
+    certificate_end: float | None
 
 
 # --- where answers have error codes ----------------------------------------------------------------
