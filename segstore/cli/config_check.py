@@ -16,6 +16,7 @@ from segstore.config import StoreConfig
 from segstore.config.options import judge
 from segstore.config.settings import options
 from segstore.errors import SegstoreError
+from segstore.operating.address import http_address
 from segstore.server.security.listeners import OWN_PREFIX, own_settings
 from segstore.server.security.settings import OWN
 from segstore.server.security.tls import tls_context
@@ -79,6 +80,8 @@ def summary(file: ConfigFile) -> Iterator[str]:
     yield f"store: {file.directory or 'the one of --store, or of SEGSTORE_PATH'}"
     for place, each in zip(_places(config), config.by_listener(), strict=True):
         yield from (*place, f"  {_secured(each)}")
+    if file.http is not None:
+        yield f"metrics and health: http://{http_address(file.http)}"
     yield f"may do everything: {_almighty(config)}"
     if config.allow is not None:
         yield f"allow list: {counted(len(config.allow), 'rule')}"

@@ -157,6 +157,12 @@ PLACES: dict[str, tuple[str, dict[str, object], dict[str, object], dict[str, obj
 }
 
 
+@pytest.mark.parametrize(("given", "http"), [(None, "9100"), ("9200", "9200")])
+def test_the_pages_are_where_option_or_file_say(tmp_path: Path, given: str | None, http: str) -> None:
+    file = written(tmp_path, "http.listener=9100")
+    assert plan(options(file, http=given)).http == http
+
+
 @pytest.mark.parametrize("case", PLACES)
 def test_a_listener_of_the_command_line_goes_first(tmp_path: Path, case: str) -> None:
     text, given, place, settings = PLACES[case]
@@ -215,6 +221,8 @@ group.consumer.assignors=\\
 sasl.users=alice:{SECRET}
 delete.topic.enable=True
 log.cleaner.enable=false
+http.listener=nowhere
+http.listener=9100
 """
 TOLD = {
     1: "no setting 'broker.idd'; did you mean broker.id?",
@@ -235,6 +243,8 @@ TOLD = {
     19: "group.consumer.assignors='sticky': must be one or more, by commas, of uniform, range",
     21: "sasl.users is the path of a file of users, and no user with a password",
     23: "log.cleaner.enable='false': must be true: the log cleaner runs; log.cleaner.threads=0 ends it",
+    24: "http.listener='nowhere': must be HOST:PORT, :PORT or PORT",
+    25: "http.listener is given in line 24 already",
 }
 
 
@@ -382,6 +392,7 @@ listener.name.out.ssl.keystore.location={files.server}
 listener.name.out.sasl.users=users
 super.users=User:root
 allow=User:alice: read topic *
+http.listener=:9100
 """,
     )
     before = sorted(tmp_path.iterdir())
@@ -393,6 +404,7 @@ allow=User:alice: read topic *
         "listens for OUT://0.0.0.0:9093",
         "  clients are told log.example:9093",
         "  encrypted; SASL by PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; 1 user",
+        "metrics and health: http://0.0.0.0:9100",
         "may do everything: User:root",
         "allow list: 1 rule",
         "no effect: broker.id (line 1): the server is one broker, with the id 1",

@@ -211,13 +211,12 @@ def test_what_is_wrong_leaves_all_as_it_was(tmp_path: Path) -> None:
 
 
 def test_what_needs_a_restart_is_named_and_the_rest_is_taken_over(tmp_path: Path) -> None:
-    more = "num.partitions=3\ngroup.max.size=7\nlisteners=SASL_PLAINTEXT://127.0.0.1:1\n"
+    more = "num.partitions=3\ngroup.max.size=7\nlisteners=SASL_PLAINTEXT://127.0.0.1:1\nhttp.listener=1\n"
     text = users(bob="two") + more + PLACES.partition("\n")[2]
     with served(tmp_path, PLACES + users(alice="one") + "max.connections=9\n") as server:
         server.rewrite(text)
-        server.told(
-            "SIGHUP can't change group.max.size, listeners, max.connections, num.partitions: that needs a"
-        )
+        names = "group.max.size, http.listener, listeners, max.connections, num.partitions"
+        server.told(f"SIGHUP can't change {names}: that needs a")
         assert (server.may_enter("bob", "two"), server.may_enter("alice", "one")) == (True, False)
         server.end()
 
