@@ -16,6 +16,7 @@ import click
 from segstore.cli.ignored_settings import IGNORED, ONLY_TRUE
 from segstore.cli.options import in_plain_units
 from segstore.cli.places.properties import PropertyEntry, entries
+from segstore.cli.setting_names import dotted
 from segstore.config import StoreConfig
 from segstore.config.options import Option, judge, unknown
 from segstore.config.settings import options
@@ -24,7 +25,7 @@ from segstore.files.given_files import read_given
 from segstore.operating.address import http_address
 from segstore.server.security.allow_list import rules
 from segstore.server.security.listeners import OWN_PREFIX
-from segstore.server.security.users import jaas_users
+from segstore.server.security.users import check_path_of_users, jaas_users
 from segstore.server.settings import ServerConfig
 from segstore.wire.jaas import JAAS
 
@@ -164,8 +165,11 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
 def _settled(file: ConfigFile, name: str, path: str) -> str:
     """Return an absolute path. Raises ConfigError for users in place of the path of their file."""
     found = os.path.join(os.path.dirname(os.path.abspath(file.path)), path)
-    if name.endswith(_USERS) and ":" in path and not os.path.exists(found):
-        raise ConfigError("sasl.users is the path of a file of users, and no user with a password")
+    if name.endswith(_USERS):
+        try:
+            check_path_of_users(found)
+        except InvalidArgumentError as error:
+            raise ConfigError(dotted(str(error), (_USERS,))) from None
     return found
 
 

@@ -15,6 +15,11 @@ from segstore.files.handle import Handle
 from segstore.idle_files import with_descriptors
 
 
+def is_there(path: str) -> bool:
+    """Return whether there is something of this name."""
+    return os.path.exists(path)
+
+
 def check_regular(path: str) -> None:
     """Raise OSError (EINVAL) for a directory, a device or a pipe: to open a pipe may wait for ever, and what
     was read from it can't be read again. Links are followed.

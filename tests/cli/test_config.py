@@ -218,7 +218,7 @@ log.dirs=/a,/b
 sasl.jaas.config={LOGIN} required username="{SECRET}";
 group.consumer.assignors=\\
   sticky
-sasl.users=alice:{SECRET}
+sasl.users=alice:{SECRET}/of
 delete.topic.enable=True
 log.cleaner.enable=false
 http.listener=nowhere
@@ -400,13 +400,13 @@ http.listener=:9100
         f"{path} is right",
         f"store: {tmp_path}/data",
         "listens for PLAINTEXT://127.0.0.1:0",
-        "  not encrypted",
+        "  not encrypted, clients are anonymous",
         "listens for OUT://0.0.0.0:9093",
         "  clients are told log.example:9093",
-        "  encrypted; SASL by PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; 1 user",
+        "  TLS, PLAIN or SCRAM-SHA-256 or SCRAM-SHA-512; 1 user",
         "metrics and health: http://0.0.0.0:9100",
-        "may do everything: User:root",
-        "allow list: 1 rule",
+        "allowed by 1 clause of allow and 1 super user",
+        "super users: User:root",
         "no effect: broker.id (line 1): the server is one broker, with the id 1",
     ]
     assert sorted(tmp_path.iterdir()) == before
@@ -418,7 +418,7 @@ def test_keys_may_stand_in_the_file(tmp_path: Path) -> None:
     texts = {"key": key, "certificate.chain": f"-----BEGIN CERTIFICATE-----{chain}"}
     lines = [f"ssl.keystore.{name}=" + "\\n\\\n".join(text.splitlines()) for name, text in texts.items()]
     path = written(tmp_path, "\n".join(["security.protocol=SSL", *lines]))
-    assert "  encrypted" in ok("config", "check", path).stdout.splitlines()
+    assert "  TLS, clients are anonymous" in ok("config", "check", path).stdout.splitlines()
     broken = written(tmp_path, path.read_text().replace("BEGIN CERT", "BEGIN THE CERT"))
     result = run("config", "check", broken)
     assert result.exit_code == 2
