@@ -74,7 +74,7 @@ WORKS = (
 class Nowhere:
     """Implements `segstore.server.request.Row`: C counts nothing."""
 
-    counts = None
+    counts, counts_at = None, 0
 
     @staticmethod
     def add_error(code: int) -> None:

@@ -31,7 +31,7 @@ from waiting import PATIENCE, until
 from wire_client import SOFTWARE, WireClient, request
 
 import segstore
-from segstore._native import lib
+from segstore._native import seg_count
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
@@ -419,7 +419,7 @@ def test_a_code_without_a_name_is_told_by_its_number(server: segstore.Server) ->
 def test_a_time_falls_below_its_bound(bounds: tuple[float, float], bucket: int) -> None:
     row = ApiMetrics(Api.FETCH)
     row.counts.bounds = [bounds[0]] + [bounds[1]] * (len(BOUNDS) - 1)
-    lib.seg_count(row.counts, 11, 7, time.monotonic() - 1000)
+    seg_count(row.counts_at, 11, 7, time.monotonic() - 1000)
     expected = [0] * (len(BOUNDS) + 1)
     expected[[0, 1, len(BOUNDS)][bucket]] = 1
     assert (row.times, row.counts.received, row.counts.sent) == (expected, 11, 7)

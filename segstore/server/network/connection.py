@@ -22,7 +22,7 @@ from enum import Enum, auto
 from errno import EAGAIN
 from typing import TYPE_CHECKING, Any
 
-from segstore._native import lib
+from segstore._native import seg_count as _count
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 REQUESTS_A_TURN = 64
 _SIZE = struct.Struct(">i")
-_count = lib.seg_count
 
 
 class State(Enum):
@@ -364,7 +363,7 @@ class Connection:
             self._lose(error)
             return
         if self._row is not None:  # as `_count`, without a call
-            _count(self._row.counts, self._received, size, self.active_at)
+            _count(self._row.counts_at, self._received, size, self.active_at)
             self._row = None
         self._sent(count)
 
@@ -377,7 +376,7 @@ class Connection:
     def _count(self, sent: int) -> None:
         """Count the request that is under way, and its answer, which the socket has now."""
         if self._row is not None:
-            _count(self._row.counts, self._received, sent, self.active_at)
+            _count(self._row.counts_at, self._received, sent, self.active_at)
             self._row = None
 
     def row(self, api: Api) -> ApiMetrics:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from segstore._native import ffi
+from segstore._native import address, ffi
 from segstore.protocol.definitions import message
 from segstore.server.apis import Api
 
@@ -25,15 +25,16 @@ SIZE_FIELD = 4
 class ApiMetrics:
     """The requests of one API that were answered, or had no answer (acks=0). `received` and `sent` are bytes
     with the size of each message, without those of TLS; `seconds` is the sum of `times`, the number of
-    requests by bucket of BOUNDS; `errors` has the number of each error code but NONE. C counts in `counts`.
-    `tallies` has by version what counts the error codes of a response's body.
+    requests by bucket of BOUNDS; `errors` has the number of each error code but NONE. C counts in `counts`,
+    which lie at `counts_at`. `tallies` has by version what counts the error codes of a response's body.
     """
 
-    __slots__ = ("counts", "errors", "tallies")
+    __slots__ = ("counts", "counts_at", "errors", "tallies")
 
     def __init__(self, api: Api) -> None:
         self.counts = ffi.new("seg_counts *")
         self.counts.bounds = BOUNDS
+        self.counts_at = address(self.counts)
         self.errors: dict[int, int] = {}
         self.tallies: dict[int, Tally] = _Tallies(api)
 
