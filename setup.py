@@ -1,6 +1,6 @@
-"""What pyproject.toml can't say: the C helper is built by cffi, five modules of Python's own kind are built
+"""What pyproject.toml can't say: the C helper is built by cffi, six modules of Python's own kind are built
 beside it (what a record meets in a producer's `send`, columns of bytes objects, the append of records, small
-transfers, and a consumer's wait), and for which Pythons a wheel is.
+transfers, a consumer's wait, and the counts of a server's requests), and for which Pythons a wheel is.
 
 cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
 Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone. None
@@ -49,6 +49,7 @@ BESIDE = [
         ("tail_append", "tail_append", "list_append"),
         ("transfer", "transfer_call"),
         ("follower", "follower"),
+        ("counts", "counts"),
     )
 ]
 

@@ -43,8 +43,8 @@ MOST = 1.02
 WARM = 200
 RATE, REQUESTS, TURNS, SERVERS = 2_000, 20, 300, 5
 LINES_THAT_COUNT = re.compile(
-    r"self\._row, self\._received.*|self\._received, self\._begun.*|self\._begun = .*|self\._row = row = .*|"
-    r"self\._count\(\w+\)|size = SIZE_FIELD.*|errors_of\(.*|_count\(self\._row.*"
+    r"self\._row, self\._received.*|self\._received = SIZE_FIELD.*|self\._row = row = .*|"
+    r"self\._count\(\w+\)|size = SIZE_FIELD.*|row\.tallies.*|_count\(self\._row.*"
 )
 """Lines of `Connection` that count requests."""
 LINES = 12
@@ -74,7 +74,7 @@ WORKS = (
 class Nowhere:
     """Implements `segstore.server.request.Row`: C counts nothing."""
 
-    counts = None
+    counts, counts_at = None, 0
 
     @staticmethod
     def add_error(code: int) -> None:

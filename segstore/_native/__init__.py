@@ -4,7 +4,7 @@ C's state is in structs that the caller owns, but for what `contract/answers.h` 
 GIL and may be made from any thread. Beside it lie `_producer`, with types of the producer's, whose
 objects are Python's own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`,
 where an append mostly keeps it, and a flush releases it; `_transfer`, which releases it once it has looked at
-Python's objects; and `_follower`, whose wait makes a consumer's record.
+Python's objects; `_follower`, whose wait makes a consumer's record; and `_counts`, which keeps it.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 try:
+    from segstore._native._counts import seg_count
     from segstore._native._follower import Follower
     from segstore._native._follower import bind as bind_follower
     from segstore._native._follower import records as make_consumer_records
@@ -52,6 +53,7 @@ __all__ = [
     "lent",
     "lib",
     "make_consumer_records",
+    "seg_count",
     "seg_list_append",
     "seg_spans",
     "seg_stamps",

@@ -102,6 +102,7 @@ HEADERS = (
     "clock.h",
     "column.h",
     "combine.h",
+    "counts.h",
     "crc.h",
     "darwin.h",
     "entry.h",

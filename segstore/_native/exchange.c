@@ -18,6 +18,7 @@
 #include "contract/rules.h"
 #include "contract/segment.h"
 #include "contract/transfer.h"
+#include "counts.h"
 
 enum {
     SIZE = 4,               /* an int32 before each request and each answer */
@@ -27,18 +28,6 @@ enum {
     VARINT = 5,             /* bytes of the longest one */
     SHIFT = 7
 };
-
-void seg_count(seg_counts *c, int64_t received, int64_t sent, double begun)
-{
-    double seconds = clock_seconds() - begun;
-    int n = 0;
-    while (n < SEG_BOUNDS && seconds > c->bounds[n])
-        n++;
-    c->times[n]++;
-    c->seconds += seconds;
-    c->received += received;
-    c->sent += sent;
-}
 
 /* Receive what has come. The request, without its size, if exactly one whole request is there; else NULL. */
 static uint8_t *receive(int sock, seg_exchange *x)
@@ -68,7 +57,7 @@ static void answer(int sock, seg_exchange *x, uint8_t *out, int64_t len, const u
 static void count(const seg_exchange *x)
 {
     if (x->counts && x->sent == x->answered)
-        seg_count(x->counts, x->received, x->sent, x->begun);
+        count_request(x->counts, x->received, x->sent, x->begun);
 }
 
 /* --- produce ------------------------------------------------------------------ */

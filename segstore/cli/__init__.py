@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
+from segstore.cli.command_line import command_of
 from segstore.cli.importing import imports, thawing
 
 INTERRUPTED = 130
@@ -41,9 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A standard stream that is closed is replaced by /dev/null.
     """
     keep_standard_streams()
-    with thawing(), suppress(KeyboardInterrupt):
+    with (
+        _signals_of(sys.argv[1:] if arguments is None else arguments),
+        thawing(),
+        suppress(KeyboardInterrupt),
+    ):
         with imports():
             from segstore.cli.app import commands
 
         commands.main(args=arguments, prog_name="segstore")  # ends by SystemExit
     return INTERRUPTED
+
+
+def _signals_of(arguments: Sequence[str]) -> AbstractContextManager[object]:
+    """Return a block for `serve` in which SIGHUP is noted before `serve` is imported, which takes a while."""
+    if command_of(arguments) != "serve":
+        return nullcontext()
+    from segstore.cli.signals import hangups  # no other command needs it
+
+    return hangups()

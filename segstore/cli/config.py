@@ -15,10 +15,15 @@ def check(path: str) -> int:
     Each problem is a line on standard error, and the exit status is 2. Else it prints which store would be
     served, where, how that is secured, and which settings have no effect. Nothing is opened or made.
     """
+    from segstore.cli.app import one_line
     from segstore.cli.config_check import problems, summary
     from segstore.cli.config_file import read_config
 
-    file = read_config(path)
+    try:
+        file = read_config(path)
+    except OSError as error:
+        click.echo(one_line(error), err=True)
+        return 2
     found = problems(file)
     for each in found:
         click.echo(file.told(each), err=True)

@@ -16,8 +16,10 @@ from segstore.config import StoreConfig
 from segstore.config.options import judge
 from segstore.config.settings import options
 from segstore.errors import ConfigError, SegstoreError, StorageError
+from segstore.operating.address import http_address
 from segstore.server.security.listeners import OWN_PREFIX, own_settings
 from segstore.server.security.settings import OWN
+from segstore.server.security.summary import protection, rights
 from segstore.server.security.tls import tls_context
 from segstore.server.security.users import Users, users_of
 from segstore.server.settings import ServerConfig, parted
@@ -87,9 +89,11 @@ def summary(file: ConfigFile) -> Iterator[str]:
     yield f"store: {file.directory or 'the one of --store, or of SEGSTORE_PATH'}"
     for place, each in zip(_places(config), config.by_listener(), strict=True):
         yield from (*place, f"  {_secured(each)}")
-    yield f"may do everything: {_almighty(config)}"
-    if config.allow is not None:
-        yield f"allow list: {counted(len(config.allow), 'clause')}"
+    if file.http is not None:
+        yield f"metrics and health: http://{http_address(file.http)}"
+    yield rights(config)
+    if config.super_users:
+        yield f"super users: {config.super_users}"
     for ignored in file.ignored:
         yield f"no effect: {ignored.name} (line {ignored.line}): {ignored.reason}"
 
@@ -108,17 +112,5 @@ def _places(config: ServerConfig) -> list[list[str]]:
 
 
 def _secured(config: ServerConfig) -> str:
-    """Return how a listener is secured, without any secret."""
-    words = ["encrypted" if config.uses_tls else "not encrypted"]
-    if config.uses_tls and config.ssl_client_auth != "none":
-        words.append(f"certificates of clients are {config.ssl_client_auth}")
-    if config.uses_sasl:
-        mechanisms = config.sasl_enabled_mechanisms.replace(",", ", ")
-        words += [f"SASL by {mechanisms}", counted(len(users_of(config.sasl_users)), "user")]
-    return "; ".join(words)
-
-
-def _almighty(config: ServerConfig) -> str:
-    if config.allow is None and not config.super_users:
-        return "everybody who connects"
-    return config.super_users or "nobody"
+    users = f"; {counted(len(users_of(config.sasl_users)), 'user')}" if config.uses_sasl else ""
+    return f"{protection(config)}{users}"

@@ -16,20 +16,23 @@ import click
 from segstore.cli.ignored_settings import IGNORED, ONLY_TRUE
 from segstore.cli.options import in_plain_units
 from segstore.cli.places.properties import PropertyEntry, entries
+from segstore.cli.setting_names import dotted
 from segstore.config import StoreConfig
 from segstore.config.options import Option, judge, unknown
 from segstore.config.settings import options
 from segstore.errors import ConfigError, InvalidArgumentError
 from segstore.files.given_files import read_given
+from segstore.operating.address import http_address
 from segstore.server.security.allow_list import rules
 from segstore.server.security.listeners import OWN_PREFIX
-from segstore.server.security.users import jaas_users
+from segstore.server.security.users import check_path_of_users, jaas_users
 from segstore.server.settings import ServerConfig
 from segstore.wire.jaas import JAAS
 
 _WORD = re.compile(r"[A-Za-z0-9.-]*[A-Za-z0-9]")
 _MOST_BYTES = 1 << 24
 _DIRECTORIES = ("log.dirs", "log.dir")
+_HTTP = "http.listener"
 _ALLOW, _LISTENERS, _CONTROLLERS = "allow", "listeners", "controller.listener.names"
 _USERS = "sasl_users"
 _PATHS = ("ssl_keystore_location", "ssl_truststore_location", _USERS)
@@ -59,14 +62,15 @@ class Ignored(NamedTuple):
 @dataclass
 class ConfigFile:
     """The settings have underscores for dots, as `segstore.serve` takes them; `lines` says where each is.
-    `directory` is the store's; `controllers` are names of listeners. Relative paths were those of the file's
-    directory, and are absolute.
+    `directory` is the store's, `http` is where metrics are; `controllers` are names of listeners. Relative
+    paths were those of the file's directory, and are absolute.
     """
 
     path: str
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
     lines: dict[str, int] = field(default_factory=dict)
     directory: str | None = None
+    http: str | None = None
     controllers: frozenset[str] = frozenset()
     ignored: list[Ignored] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -132,6 +136,8 @@ def _take(file: ConfigFile, entry: PropertyEntry) -> None:
         file.lines[setting] = line
         if name in _DIRECTORIES:
             file.directory = _directory(file, name, value)
+        elif name == _HTTP:
+            file.http = _http(value)
         else:
             file.settings[setting] = _judged(file, name, value)
 
@@ -150,7 +156,7 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
     known = _options()
     if setting not in known:
         names = [each.replace("_", ".") for each in known]
-        raise unknown(name, [*names, *_DIRECTORIES, *IGNORED])
+        raise unknown(name, [*names, *_DIRECTORIES, _HTTP, *IGNORED])
     for option in known[setting]:
         judge(name, option, value)
     return _settled(file, setting, value) if setting in _PATHS else value
@@ -159,9 +165,20 @@ def _judged(file: ConfigFile, name: str, value: str) -> str:
 def _settled(file: ConfigFile, name: str, path: str) -> str:
     """Return an absolute path. Raises ConfigError for users in place of the path of their file."""
     found = os.path.join(os.path.dirname(os.path.abspath(file.path)), path)
-    if name.endswith(_USERS) and ":" in path and not os.path.exists(found):
-        raise ConfigError("sasl.users is the path of a file of users, and no user with a password")
+    if name.endswith(_USERS):
+        try:
+            check_path_of_users(found)
+        except InvalidArgumentError as error:
+            raise ConfigError(dotted(str(error), (_USERS,))) from None
     return found
+
+
+def _http(value: str) -> str:
+    try:
+        http_address(value, _HTTP)
+    except InvalidArgumentError as error:
+        raise ConfigError(str(error)) from None
+    return value
 
 
 def _directory(file: ConfigFile, name: str, value: str) -> str:

@@ -54,6 +54,7 @@ class Reloading:
         of_server = [name.replace("_", ".") for name in _changes(self._held.of_server, new.of_server)]
         of_store = _changes(self._held.of_store, new.of_store)
         places = ["log.dirs"] * (self._held.path != new.path)
+        places += ["http.listener"] * (self._held.http != new.http)
         return sorted({*of_server, *of_store, *places})
 
 

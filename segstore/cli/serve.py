@@ -151,14 +151,12 @@ def serve(
     }
     settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
     settings |= {name: value for name, value in options.items() if value is not None}
-    asked = ServerOptions(path, listen, advertise, settings, config)
+    asked = ServerOptions(path, listen, advertise, settings, config, http)
     with hangups() as came, logged(log_format, log_level):
-        _serve(asked, old_primary_config, shared, http, came)
+        _serve(asked, old_primary_config, shared, came)
 
 
-def _serve(
-    asked: ServerOptions, old_primary_config: Any, shared: bool, http: str | None, came: SimpleQueue[int]
-) -> None:
+def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: SimpleQueue[int]) -> None:
     """Serve until a signal ends it, and reload for each entry of `came`."""
     from segstore.cli.places.properties import client_settings
     from segstore.cli.reloading import Reloading
@@ -183,10 +181,10 @@ def _serve(
         try:
             with names_of_the_command(made.of_server):
                 server = segstore.serve(
-                    store, **made.place, old_primary=of_client, http=http, **made.of_server
+                    store, **made.place, old_primary=of_client, http=made.http, **made.of_server
                 )
         except ListenError as error:
-            raise _with_advice(error, http) from None
+            raise _with_advice(error, made.http) from None
         with server, life.until_stopped():
             life.started(_secured(server))
             if is_new:

@@ -34,11 +34,12 @@ class ServerOptions(NamedTuple):
     advertise: tuple[str, ...]
     settings: Mapping[str, object]
     config: str | None
+    http: str | None = None
 
 
 class ServerPlan(NamedTuple):
     """Store and server. `place` has the arguments of `segstore.serve` for one listener, `ignored` the
-    settings of the file that have no effect.
+    settings of the file that have no effect; `http` is where metrics and health are.
     """
 
     path: str
@@ -46,6 +47,7 @@ class ServerPlan(NamedTuple):
     of_store: dict[str, Any]
     of_server: dict[str, Any]
     ignored: tuple[str, ...]
+    http: str | None
 
 
 def plan(given: ServerOptions) -> ServerPlan:
@@ -60,7 +62,7 @@ def plan(given: ServerOptions) -> ServerPlan:
         for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
             kind.parse(told)  # nothing is made if one of them is wrong
     ignored = tuple(each.name for each in file.ignored)
-    return ServerPlan(_path(given, file), place, of_store, of_server, ignored)
+    return ServerPlan(_path(given, file), place, of_store, of_server, ignored, given.http or file.http)
 
 
 def _sound(file: ConfigFile) -> ConfigFile:

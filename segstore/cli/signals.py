@@ -72,17 +72,28 @@ def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
             raise
 
 
+class _Noting:
+    """A handler of a signal that does nothing but to note that it came."""
+
+    def __init__(self) -> None:
+        self.came: SimpleQueue[int] = SimpleQueue()  # its `put` may interrupt its `get`
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        self.came.put(number)
+
+
 @contextmanager
 def hangups() -> Iterator[SimpleQueue[int]]:
     """Give a queue that has an entry for each SIGHUP of the block, which does not end the process then, not
-    even if the signal was ignored before (nohup).
+    even if the signal was ignored before (nohup). Within another such block the queue is that block's.
     """
-    came: SimpleQueue[int] = SimpleQueue()  # its `put` may interrupt its `get`
     before = {number: signal.getsignal(number) for number in _of_main_thread((signal.SIGHUP,))}
+    outer = before.get(signal.SIGHUP)
+    noting = outer if isinstance(outer, _Noting) else _Noting()
     for number in before:
-        signal.signal(number, lambda one, _: came.put(one))
+        signal.signal(number, noting)
     try:
-        yield came
+        yield noting.came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

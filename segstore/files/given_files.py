@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,11 +15,25 @@ from segstore.files.handle import Handle
 from segstore.idle_files import with_descriptors
 
 
+def is_there(path: str) -> bool:
+    """Return whether there is something of this name."""
+    return os.path.exists(path)
+
+
+def check_regular(path: str) -> None:
+    """Raise OSError (EINVAL) for a directory, a device or a pipe: to open a pipe may wait for ever, and what
+    was read from it can't be read again. Links are followed.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+
+
 def read_given(path: str, most: int) -> bytes:
     """Return the content of a file of at most `most` bytes; unlike a store's files it may be a link. Raises
-    OSError: EFBIG where it is larger, ENOENT for a path that no file can have.
+    OSError: EFBIG where it is larger, EINVAL as `check_regular`, ENOENT for a path that no file can have.
     """
     try:
+        check_regular(path)
         with with_descriptors(lambda: open(path, "rb")) as file:
             data = file.read(most + 1)
     except ValueError:  # a NUL, or half of a surrogate pair: no file has such a name

@@ -21,6 +21,8 @@ from segstore.storage.store.stats import Family
 
 _PATIENCE = 1.0
 """Seconds that a scrape waits for a snapshot, before it gets the last one."""
+_FIRST_PATIENCE = 8.0
+"""Seconds from the first scrape on in which scrapes wait for the first snapshot: Prometheus waits 10."""
 _SAME = 1.0
 """Seconds for which the same text is given again."""
 _METHODS = ("GET", "HEAD")
@@ -37,6 +39,7 @@ class Pages:
         self._waits: dict[str, asyncio.Future[None]] = {}
         self._made: dict[tuple[str, bool], tuple[float, bytes]] = {}
         self._scrapes = 0
+        self._first_until = 0.0
         self._paths: dict[str, Callable[[HttpRequest], Awaitable[HttpAnswer]]] = {
             "/metrics": self._metrics,
             "/healthz": self._healthz,
@@ -72,6 +75,7 @@ class Pages:
 
     async def _metrics(self, request: HttpRequest) -> HttpAnswer:
         self._scrapes += 1
+        self._first_until = self._first_until or time.monotonic() + _FIRST_PATIENCE
         encoding = encoding_for(request.headers.get("accept", ""))
         if not self._snapshots.is_fresh(encoding):
             await self._snapshot(encoding)
@@ -86,7 +90,13 @@ class Pages:
         if waited is None:
             waited = self._waits[key] = loop.create_future()
             self._snapshots.ask(encoding, lambda: loop.call_soon_threadsafe(self._arrived, key))
-        await asyncio.wait([waited], timeout=_PATIENCE)
+        await asyncio.wait([waited], timeout=self._patience(encoding))
+
+    def _patience(self, encoding: Encoding) -> float:
+        """Return for how many seconds a scrape waits."""
+        if self._snapshots.text(encoding):
+            return _PATIENCE
+        return max(_PATIENCE, self._first_until - time.monotonic())
 
     def _arrived(self, key: str) -> None:
         self._waits.pop(key).set_result(None)

@@ -35,7 +35,7 @@ _OF_APIS: tuple[tuple[Metric, Callable[[ApiMetrics], float]], ...] = (
             "TotalTimeMs",
             "segstore_request_seconds_total",
             "counter",
-            "seconds from when the server takes requests up until the socket has their answers",
+            "seconds from when requests have come until the socket has their answers",
             "seconds",
         ),
         lambda row: row.counts.seconds,
@@ -103,6 +103,13 @@ _OF_LISTENERS: tuple[tuple[Metric, Callable[[Counted], float]], ...] = (
     ),
 )
 """kafka.server:type=socket-server-metrics,listener=..."""
+_CERTIFICATE = Metric(
+    "",
+    "segstore_certificate_not_after_timestamp_seconds",
+    "gauge",
+    "when the certificate of a listener ends, in seconds since the epoch",
+    "",
+)
 _UPTIME = Metric("", "segstore_server_uptime_seconds", "gauge", "seconds since the server began", "")
 
 
@@ -117,6 +124,8 @@ def families(listeners: Sequence[Counted]) -> list[Family]:
     for metric, value_of in _OF_LISTENERS:
         samples = [Sample((each.metrics.listener,), value_of(each)) for each in listeners]
         found.append((metric, ("listener",), samples))
+    ends = [(each.metrics.listener, each.certificate_end) for each in listeners]
+    found.append((_CERTIFICATE, ("listener",), [Sample((n,), end) for n, end in ends if end is not None]))
     began = min((each.metrics.since for each in listeners), default=time.monotonic())
     found.append((_UPTIME, (), [Sample((), time.monotonic() - began)]))
     return found

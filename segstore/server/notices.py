@@ -1,5 +1,5 @@
 """`Notices`: what the log tells of clients that do wrong, such as malformed requests and failed
-authentications: of one kind from one peer a line a minute, so that nobody floods the log.
+authentications: of one kind from one peer, and of one user, a line a minute, so that nobody floods the log.
 
 Nothing on disk. Threads: any.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from segstore.logger import Logger
 from segstore.mutex import Mutex
@@ -18,7 +19,9 @@ log = Logger("segstore")
 QUIET = 60.0
 """Seconds between two lines of one kind of one peer."""
 MOST = 100
-"""Kinds of peers that have lines of their own; all others share a line a minute for each kind."""
+"""Kinds of peers and users that have lines of their own; all others share a line a minute for each kind."""
+MOST_USERS = 10
+"""Users of one peer that have lines of their own; its others share a line a minute."""
 _OTHERS = ""
 LONGEST = 100
 
@@ -28,14 +31,22 @@ class Notices:
 
     def __init__(self, _node: object, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Mutex()
-        self._known: dict[tuple[str, str], _Silence] = {}
+        self._known: dict[_Key, _Silence] = {}
 
-    def tell(self, kind: str, peer: str, message: str, *args: object, level: int = logging.WARNING) -> None:
-        """Log a message, unless one of this kind and peer was logged within `QUIET`; then the next one tells
-        how many were left out.
+    def tell(
+        self,
+        kind: str,
+        peer: str,
+        message: str,
+        *args: object,
+        user: str = "",
+        level: int = logging.WARNING,
+    ) -> None:
+        """Log a message, unless one of this kind, peer and user was logged within `QUIET`; then the next one
+        tells how many were left out.
         """
         with self._lock:
-            silence = self._silence(kind, peer)
+            silence = self._silence(_Key(kind, peer, user[:LONGEST]))
             now = self._clock()
             if now < silence.until:
                 silence.left_out += 1
@@ -44,15 +55,28 @@ class Notices:
             silence.until, silence.left_out = now + QUIET, 0
         log.log(level, f"{message}%s", *args, more)
 
-    def _silence(self, kind: str, peer: str) -> _Silence:
-        found = self._known.get((kind, peer))
+    def _silence(self, key: _Key) -> _Silence:
+        found = self._known.get(key)
         if found is not None:
             return found
-        if len(self._known) >= MOST:
+        if len(self._known) >= MOST or self._users(key) >= MOST_USERS:
             now = self._clock()
             self._known = {key: each for key, each in self._known.items() if now < each.until}
-        key = (kind, peer if len(self._known) < MOST else _OTHERS)
+        if self._users(key) >= MOST_USERS:
+            key = key._replace(user=_OTHERS)
+        if key not in self._known and len(self._known) >= MOST:
+            key = _Key(key.kind, _OTHERS, _OTHERS)
         return self._known.setdefault(key, _Silence())
+
+    def _users(self, key: _Key) -> int:
+        """Return how many users of the key's peer have lines of their own; 0 if the key has no user."""
+        return sum(each.user != "" and each[:2] == key[:2] for each in self._known) if key.user else 0
+
+
+class _Key(NamedTuple):
+    kind: str
+    peer: str
+    user: str
 
 
 class _Silence:

@@ -74,6 +74,8 @@ class Row(Protocol):
 
     counts: Any
     """A `seg_counts *` (exchange.h)."""
+    counts_at: int
+    """Its address."""
 
     def add_error(self, code: int) -> None:
         """Count an error code of a response that is not sent by `Channel.answer`."""

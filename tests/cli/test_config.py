@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,12 @@ PLACES: dict[str, tuple[str, dict[str, object], dict[str, object], dict[str, obj
 }
 
 
+@pytest.mark.parametrize(("given", "http"), [(None, "9100"), ("9200", "9200")])
+def test_the_pages_are_where_option_or_file_say(tmp_path: Path, given: str | None, http: str) -> None:
+    file = written(tmp_path, "http.listener=9100")
+    assert plan(options(file, http=given)).http == http
+
+
 @pytest.mark.parametrize("case", PLACES)
 def test_a_listener_of_the_command_line_goes_first(tmp_path: Path, case: str) -> None:
     text, given, place, settings = PLACES[case]
@@ -211,9 +218,11 @@ log.dirs=/a,/b
 sasl.jaas.config={LOGIN} required username="{SECRET}";
 group.consumer.assignors=\\
   sticky
-sasl.users=alice:{SECRET}
+sasl.users=alice:{SECRET}/of
 delete.topic.enable=True
 log.cleaner.enable=false
+http.listener=nowhere
+http.listener=9100
 """
 TOLD = {
     1: "no setting 'broker.idd'; did you mean broker.id?",
@@ -234,6 +243,8 @@ TOLD = {
     19: "group.consumer.assignors='sticky': must be one or more, by commas, of uniform, range",
     21: "sasl.users is the path of a file of users, and no user with a password",
     23: "log.cleaner.enable='false': must be true: the log cleaner runs; log.cleaner.threads=0 ends it",
+    24: "http.listener='nowhere': must be HOST:PORT, :PORT or PORT",
+    25: "http.listener is given in line 24 already",
 }
 
 
@@ -332,6 +343,40 @@ def test_the_whole_is_judged(tmp_path: Path, text: str, number: int, told: str) 
     assert told in line
 
 
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+NAMED = ("itself", "sasl.users", "ssl.keystore.location", "ssl.truststore.location")
+
+
+@pytest.mark.parametrize("setting", NAMED)
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+def test_what_is_no_regular_file_is_one_error_that_names_it(
+    tmp_path: Path, make: Callable[[Path], object], setting: str
+) -> None:
+    make(tmp_path / "other")
+    own = certificates(tmp_path) if setting == "ssl.truststore.location" else None
+    text = f"{setting}=other\nsecurity.protocol={'SASL_PLAINTEXT' if setting == 'sasl.users' else 'SSL'}\n"
+    text += f"ssl.keystore.location={own.server}\n" if own else ""
+    path = tmp_path / "other" if setting == "itself" else written(tmp_path, text)
+    store = tmp_path / "store"
+    for arguments, status in (
+        (("config", "check", path), 2),
+        (("serve", "-s", store, "--config", path), None),
+    ):
+        with start_program(*arguments) as program:
+            try:
+                told = program.communicate(timeout=PATIENCE)[1].decode()
+            finally:
+                program.kill()
+        assert program.returncode == (status or program.returncode) > 0
+        assert re.search("not a regular file|is a directory", told, re.I), told
+        assert told.splitlines()[-1].count(str(tmp_path / "other")) == 1
+    assert not store.exists()
+
+
 def test_a_right_file_is_summed_up_and_nothing_is_made(tmp_path: Path) -> None:
     files = certificates(tmp_path)
     (tmp_path / "users").write_text(f"alice:{SECRET}\n")
@@ -347,6 +392,7 @@ listener.name.out.ssl.keystore.location={files.server}
 listener.name.out.sasl.users=users
 super.users=User:root
 allow=User:alice: read topic *
+http.listener=:9100
 """,
     )
     before = sorted(tmp_path.iterdir())
@@ -354,12 +400,13 @@ allow=User:alice: read topic *
         f"{path} is right",
         f"store: {tmp_path}/data",
         "listens for PLAINTEXT://127.0.0.1:0",
-        "  not encrypted",
+        "  not encrypted, clients are anonymous",
         "listens for OUT://0.0.0.0:9093",
         "  clients are told log.example:9093",
-        "  encrypted; SASL by PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; 1 user",
-        "may do everything: User:root",
-        "allow list: 1 clause",
+        "  TLS, PLAIN or SCRAM-SHA-256 or SCRAM-SHA-512; 1 user",
+        "metrics and health: http://0.0.0.0:9100",
+        "allowed by 1 clause of allow and 1 super user",
+        "super users: User:root",
         "no effect: broker.id (line 1): the server is one broker, with the id 1",
     ]
     assert sorted(tmp_path.iterdir()) == before
@@ -371,7 +418,7 @@ def test_keys_may_stand_in_the_file(tmp_path: Path) -> None:
     texts = {"key": key, "certificate.chain": f"-----BEGIN CERTIFICATE-----{chain}"}
     lines = [f"ssl.keystore.{name}=" + "\\n\\\n".join(text.splitlines()) for name, text in texts.items()]
     path = written(tmp_path, "\n".join(["security.protocol=SSL", *lines]))
-    assert "  encrypted" in ok("config", "check", path).stdout.splitlines()
+    assert "  TLS, clients are anonymous" in ok("config", "check", path).stdout.splitlines()
     broken = written(tmp_path, path.read_text().replace("BEGIN CERT", "BEGIN THE CERT"))
     result = run("config", "check", broken)
     assert result.exit_code == 2

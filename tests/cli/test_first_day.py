@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 
 import segstore
 from segstore.cli.app import commands
-from segstore.cli.place_first import moved
+from segstore.cli.command_line import moved
 
 MOVED: Mapping[str, tuple[list[str], list[str]]] = {
     "--store": (["--store", "p", "topics"], ["topics", "--store", "p"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,9 +17,11 @@ from segstore.testing import Broker
 
 
 @contextmanager
-def shown(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def shown(
+    *arguments: str | Path, option: Sequence[str] = ("--http", "0")
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Start a command with pages on a port that is free; gives the process, and where they are."""
-    program = start_program(*arguments, "--http", "0", stderr=subprocess.DEVNULL)
+    program = start_program(*arguments, *option, stderr=subprocess.DEVNULL)
     with program:
         try:
             assert program.stdout is not None
@@ -37,6 +39,13 @@ def test_of_a_server(store_dir: Path) -> None:
         assert value(scrape(address), "segstore_ready") == 1.0
         program.terminate()
         assert program.wait(PATIENCE) == 0
+
+
+def test_of_a_server_with_a_file(store_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("listeners = PLAINTEXT://127.0.0.1:0\nhttp.listener = 0\n")
+    with shown("serve", "-s", store_dir, "--config", path, option=()) as (_, address):
+        assert get(address, "/healthz").body == "ok\n"
 
 
 @pytest.mark.parametrize("command", ["follow", "mirror"])

@@ -10,6 +10,7 @@ import re
 import signal
 import ssl
 import subprocess
+import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -122,6 +123,35 @@ def test_it_reloads_under_nohup_too(tmp_path: Path) -> None:
         server.end()
 
 
+HUNG_UP_EARLY = """
+import signal, sys
+import segstore.cli
+
+class HangsUp:
+    def find_spec(name, *_):
+        if name in ("segstore.cli.app", "segstore.cli.serve", "segstore.cli.server_plan"):
+            signal.raise_signal(signal.SIGHUP)
+
+sys.meta_path.insert(0, HangsUp)
+sys.exit(segstore.cli.main())
+"""
+
+
+@pytest.mark.parametrize("is_place_first", [False, True])
+def test_a_signal_while_it_starts_is_heeded_once_it_listens(tmp_path: Path, is_place_first: bool) -> None:
+    arguments = ["serve", "--listen", "127.0.0.1:0"]
+    arguments.insert(0 if is_place_first else 1, f"--store={tmp_path / 'store'}")
+    command = [sys.executable, "-c", HUNG_UP_EARLY, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        try:
+            server = Served(program, tmp_path, 0)
+            server.told("were read again")
+            server.end()
+            assert "listens on" in server.lines[0]
+        finally:
+            program.kill()
+
+
 def test_it_outlives_its_terminal(tmp_path: Path) -> None:
     (tmp_path / "users").write_text("alice:one\n")
     ours, theirs = os.openpty()
@@ -181,13 +211,12 @@ def test_what_is_wrong_leaves_all_as_it_was(tmp_path: Path) -> None:
 
 
 def test_what_needs_a_restart_is_named_and_the_rest_is_taken_over(tmp_path: Path) -> None:
-    more = "num.partitions=3\ngroup.max.size=7\nlisteners=SASL_PLAINTEXT://127.0.0.1:1\n"
+    more = "num.partitions=3\ngroup.max.size=7\nlisteners=SASL_PLAINTEXT://127.0.0.1:1\nhttp.listener=1\n"
     text = users(bob="two") + more + PLACES.partition("\n")[2]
     with served(tmp_path, PLACES + users(alice="one") + "max.connections=9\n") as server:
         server.rewrite(text)
-        server.told(
-            "SIGHUP can't change group.max.size, listeners, max.connections, num.partitions: that needs a"
-        )
+        names = "group.max.size, http.listener, listeners, max.connections, num.partitions"
+        server.told(f"SIGHUP can't change {names}: that needs a")
         assert (server.may_enter("bob", "two"), server.may_enter("alice", "one")) == (True, False)
         server.end()
 

@@ -113,7 +113,7 @@ class FakeChannel:
         raise AssertionError("only a repeat gives bytes")
 
     def row(self, api: Api) -> ApiMetrics:
-        return self.rows.setdefault(api, ApiMetrics())
+        return self.rows.setdefault(api, ApiMetrics(api))
 
     def mute(self, milliseconds: int) -> None:
         self.muted_ms = milliseconds

@@ -110,6 +110,14 @@ def test_lines_that_are_none_are_told_by_number_alone(tmp_path: Path, text: str)
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize("given", ["alice:topsecret", "alice:top/secret"])
+def test_a_user_in_place_of_the_file_is_not_shown(given: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="sasl_users is the path of a file of users") as error:
+        users_of(ServerConfig.parse({"sasl_users": given}).sasl_users)
+    assert "secret" not in str(error.value)
+    assert error.value.__context__ is None
+
+
 def test_files_that_can_t_be_read(store: segstore.Store, tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         segstore.serve(store, port=0, security_protocol="SASL_PLAINTEXT", sasl_users=tmp_path / "missing")

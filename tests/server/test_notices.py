@@ -17,7 +17,7 @@ from wire_client import WireClient
 import segstore
 from segstore.server import notices
 from segstore.server.apis import Api
-from segstore.server.notices import QUIET, Notices, shown
+from segstore.server.notices import LONGEST, MOST_USERS, QUIET, Notices, shown
 
 USERS = {"alice": "topsecret"}
 
@@ -62,6 +62,30 @@ def test_a_peer_is_told_once_a_minute_with_how_many_were_left_out(
         "wrong: a (3 more since the last such line)",
         "wrong: a (1 more since the last such line)",
     ]
+
+
+def test_each_user_of_a_peer_has_a_line_up_to_a_bound(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    made = Notices(None, clock)
+    for _ in range(2):
+        for user in ("alice", "bob"):
+            made.tell("SASL", "a", "wrong: %s", user, user=user)
+    made.tell("SASL", "b", "wrong: %s", "alice of b", user="alice")
+    assert lines(caplog) == ["wrong: alice", "wrong: bob", "wrong: alice of b"]
+    caplog.clear()
+    for i in range(2, 1000):
+        made.tell("SASL", "a", "wrong: %s", i, user=f"{'u' * 99}{i:c}")
+    assert lines(caplog) == [f"wrong: {i}" for i in range(2, MOST_USERS + 1)]  # the last one is its others'
+    assert len(made._known) == MOST_USERS + 2
+    caplog.clear()
+    clock.now += QUIET
+    made.tell("SASL", "a", "wrong: %s", "carol", user="carol")
+    assert (lines(caplog), len(made._known)) == (["wrong: carol"], 1)
+
+
+def test_a_long_name_is_not_kept_in_whole(clock: Clock) -> None:
+    made = Notices(None, clock)
+    made.tell("SASL", "a", "wrong", user="u" * 1_000_000)
+    assert max(len(each) for key in made._known for each in key) == LONGEST
 
 
 def test_many_peers_do_not_fill_the_memory_nor_the_log(
@@ -164,6 +188,19 @@ def test_a_failed_authentication_is_told_without_secrets(
     (line,) = [each for each in lines(caplog) if "authentication" in each]
     assert expected in line
     assert "topsecret" not in caplog.text
+
+
+def test_each_user_who_fails_is_told(store: segstore.Store, caplog: pytest.LogCaptureFixture) -> None:
+    sasl: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_users": USERS}
+    with serving(store, connection_failed_authentication_delay_ms=1, **sasl) as server:
+        for name in ("alice", "mallory", "alice"):
+            with WireClient(server.host, server.port) as wire:
+                wire.ask(Api.SASL_HANDSHAKE, 1, mechanism="PLAIN")
+                wire.ask(Api.SASL_AUTHENTICATE, 2, auth_bytes=f"\0{name}\0guess".encode())
+                assert wire.is_closed()
+    assert [each.split(" (from")[0] for each in lines(caplog) if "authentication" in each] == [
+        f"an authentication by 'PLAIN' of user '{name}' failed" for name in ("alice", "mallory")
+    ]
 
 
 def test_a_callable_that_fails_is_told_without_its_text(

@@ -31,7 +31,7 @@ from waiting import PATIENCE, until
 from wire_client import SOFTWARE, WireClient, request
 
 import segstore
-from segstore._native import lib
+from segstore._native import seg_count
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
@@ -417,13 +417,31 @@ def test_a_code_without_a_name_is_told_by_its_number(server: segstore.Server) ->
 
 @pytest.mark.parametrize(("bounds", "bucket"), [((2000, 3000), 0), ((1, 3000), 1), ((1, 2), 2)])
 def test_a_time_falls_below_its_bound(bounds: tuple[float, float], bucket: int) -> None:
-    row = ApiMetrics()
+    row = ApiMetrics(Api.FETCH)
     row.counts.bounds = [bounds[0]] + [bounds[1]] * (len(BOUNDS) - 1)
-    lib.seg_count(row.counts, 11, 7, time.monotonic() - 1000)
+    seg_count(row.counts_at, 11, 7, time.monotonic() - 1000)
     expected = [0] * (len(BOUNDS) + 1)
     expected[[0, 1, len(BOUNDS)][bucket]] = 1
     assert (row.times, row.counts.received, row.counts.sent) == (expected, 11, 7)
     assert 1000 <= row.counts.seconds < 2000
+
+
+def test_the_time_of_a_request_has_none_in_which_its_client_was_throttled(store: segstore.Store) -> None:
+    answers = iter((86_400_000, 0))
+    handlers = {Api.HEARTBEAT: lambda node, request: heartbeat(throttle_time_ms=next(answers))}
+    with serving(store, handlers) as server, WireClient(server.host, server.port) as wire:
+        wire.socket.sendall(request("Heartbeat", 4, 1, "wire", **HEARTBEAT) * 2)
+        wire.receive_bytes()
+        (connection,) = connections(server)
+
+        def end() -> None:
+            connection.active_at -= 1000
+            connection._unmute()
+
+        within(server, end)
+        wire.receive_bytes()
+        assert counted(server, "Heartbeat")[0] == 2
+        assert read(server, "request_seconds_total")["Heartbeat",] < 1000
 
 
 # --- connections -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import click
 
 from segstore.cli.app import COMMANDS as COMMANDS
 from segstore.cli.app import Listed, commands
-from segstore.cli.place_first import moved
+from segstore.cli.command_line import moved
 
 STAND_IN = re.compile(r"[A-Z][A-Z_]*(?:[:=,][A-Z_]+)*(?:\[,\.\.\.\])?|…|\.\.\.")
 NARROW = (

@@ -20,9 +20,6 @@ typedef struct seg_counts {
     int64_t sent;                   /* of answers */
 } seg_counts;
 
-/* Count a request that was taken up at `begun`, in seconds of CLOCK_MONOTONIC, and is answered now. */
-void seg_count(seg_counts *c, int64_t received, int64_t sent, double begun);
-
 typedef struct seg_exchange {
     uint8_t *room;          /* requests are received here, at the front; an answer is put behind its request */
     int64_t room_len;

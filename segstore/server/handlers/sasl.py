@@ -79,11 +79,12 @@ def _judged(node: Node, request: Request, session: SaslSession, result: bytes | 
 def _tell(
     node: Node, request: Request, why: str, mechanism: str, name: str, level: int = logging.WARNING
 ) -> None:
-    """Log a failed authentication, of one peer once a minute."""
+    """Log a failed authentication, of one peer and user once a minute."""
     who = f"of user {shown(name)} " if name else ""
     message = "an authentication by %s %sfailed (from %s): %s"
     peer = request.channel.peer
-    node.part(Notices).tell("SASL", peer, message, shown(mechanism), who, peer, why, level=level)
+    values = shown(mechanism), who, peer, why
+    node.part(Notices).tell("SASL", peer, message, *values, user=name, level=level)
 
 
 def _fail(node: Node, request: Request, session: SaslSession, answer: Any) -> Later:

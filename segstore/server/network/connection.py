@@ -22,7 +22,7 @@ from enum import Enum, auto
 from errno import EAGAIN
 from typing import TYPE_CHECKING, Any
 
-from segstore._native import lib
+from segstore._native import seg_count as _count
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
@@ -35,7 +35,7 @@ from .frames import Frames
 from .handshake import Handshake
 from .loop import COME, GONE, IN, OUT, RDHUP
 from .outgoing import Outgoing, SealedOutgoing, taken
-from .request_metrics import SIZE_FIELD, ApiMetrics, errors_of
+from .request_metrics import SIZE_FIELD, ApiMetrics
 from .shared import Shared
 from .timers import Timer
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 REQUESTS_A_TURN = 64
 _SIZE = struct.Struct(">i")
-_count = lib.seg_count
 
 
 class State(Enum):
@@ -86,7 +85,7 @@ class Connection:
         self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False
         self._row: Row | None = None  # where the request under way counts, if that is known before its answer
-        self._received, self._begun = 0, 0.0  # its bytes, and when the loop took it up
+        self._received = 0  # its bytes; it came at `active_at`
 
     def open(self) -> None:
         """Begin to read. Raises OSError."""
@@ -228,14 +227,13 @@ class Connection:
         if taken is None:
             return False
         count, told, sent = taken
-        begun = shared.loop.now
         if count > 0:
-            self.active_at = begun
+            self.active_at = shared.loop.now
         if told is ANSWERED:  # and counted
             if not shared.is_ending:
                 return True
         elif told is not None:
-            self._row, self._received, self._begun = row, count, begun
+            self._row, self._received = row, count
         if isinstance(told, Later):
             self.state = State.WORKING
             return True
@@ -268,7 +266,6 @@ class Connection:
                     self._begin(frame)
                 else:
                     self._row, self._received = repeat.row, SIZE_FIELD + len(frame)
-                    self._begun = self._shared.loop.now
                     if isinstance(told, Later):
                         self.state = State.WORKING
                     else:
@@ -302,7 +299,7 @@ class Connection:
 
     def _begin(self, frame: memoryview) -> None:
         shared = self._shared
-        self._received, self._begun = SIZE_FIELD + len(frame), shared.loop.now
+        self._received = SIZE_FIELD + len(frame)
         self.state = State.WORKING
         is_shared = self._frames.is_shared
         later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
@@ -351,7 +348,7 @@ class Connection:
             self._count(0)
             self.close()
             return
-        errors_of(api, version)(body, row)
+        row.tallies[version](body, row)
         self.mute(getattr(body, "throttle_time_ms", 0))
         self.give(out, slices)
 
@@ -366,7 +363,7 @@ class Connection:
             self._lose(error)
             return
         if self._row is not None:  # as `_count`, without a call
-            _count(self._row.counts, self._received, size, self._begun)
+            _count(self._row.counts_at, self._received, size, self.active_at)
             self._row = None
         self._sent(count)
 
@@ -379,7 +376,7 @@ class Connection:
     def _count(self, sent: int) -> None:
         """Count the request that is under way, and its answer, which the socket has now."""
         if self._row is not None:
-            _count(self._row.counts, self._received, sent, self._begun)
+            _count(self._row.counts_at, self._received, sent, self.active_at)
             self._row = None
 
     def row(self, api: Api) -> ApiMetrics:
@@ -433,6 +430,7 @@ class Connection:
     def _unmute(self) -> None:
         if self.state is State.THROTTLED:
             self._muted_until = 0.0
+            self.active_at = self._shared.loop.now  # the next request's time begins
             self._resume()
 
     def _resume(self) -> None:

@@ -21,18 +21,21 @@ if TYPE_CHECKING:
 
 class Secured(NamedTuple):
     """`tls` makes the wire of a connection, `sasl` has what all SASL sessions share; both are None if the
-    protocol is without. Without an `authorizer` all clients may do everything.
+    protocol is without. Without an `authorizer` all clients may do everything. `certificate_end` is when the
+    certificate of `tls` ends, in seconds since the epoch.
     """
 
     config: ServerConfig
     tls: Callable[[socket.socket], TlsWire] | None
     sasl: Sasl | None
     authorizer: Authorizer | None
+    certificate_end: float | None
 
 
 def secured(store: Store, config: ServerConfig) -> Secured:
     """Read what secures a listener. Raises ConfigError; what `sasl_of` raises."""
-    return Secured(config, _tls(config), _sasl(store, config), authorizer_of(config))
+    tls, sasl, authorizer = _tls(config), _sasl(store, config), authorizer_of(config)
+    return Secured(config, tls, sasl, authorizer, _certificate_end(config))
 
 
 def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
@@ -45,6 +48,17 @@ def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
 
     context = tls_context(config)
     return lambda sock: TlsWire(sock, context)
+
+
+def _certificate_end(config: ServerConfig) -> float | None:
+    if not config.uses_tls:
+        return None
+    from segstore.server.security.certificate_end import certificate_end
+
+    try:
+        return certificate_end(config)
+    except (OSError, ValueError, IndexError):  # it was replaced since `_tls`, or has an uncommon form
+        return None
 
 
 def _sasl(store: Store, config: ServerConfig) -> Sasl | None:

@@ -222,7 +222,15 @@ def _service(
     node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), security.authorizer)
     memory = RequestMemory(config.queued_max_request_bytes)
     common = Shared(
-        node, loop, handlers, Scratch(), memory, security.tls, security.sasl, metrics=RequestMetrics(name)
+        node,
+        loop,
+        handlers,
+        Scratch(),
+        memory,
+        security.tls,
+        security.sasl,
+        security.certificate_end,
+        metrics=RequestMetrics(name),
     )
     service = Service(common, Listener(sockets, common), _url(node))
     service.start()
@@ -318,10 +326,10 @@ class Server(Closing):
         By `request`, such as "Produce", of all listeners together: requests that were answered, their bytes,
         those of the answers, the time that these took in seconds, and error codes of answers by `error`. By
         `listener`, its name in `listeners`, or the security protocol: connections that are open, were made
-        and were refused; authentications; malformed requests; and for how many seconds its loop has been busy
-        with one turn, 0.0 while it sleeps. Counts begin at 0 with the server, in whole; a sample of an API
-        comes with its first request. Any thread may call it, also after the server's end; it waits for
-        nothing.
+        and were refused; authentications; malformed requests; when its certificate ends, in seconds since the
+        epoch; and for how many seconds its loop has been busy with one turn, 0.0 while it sleeps. Counts
+        begin at 0 with the server, in whole; a sample of an API comes with its first request. Any thread may
+        call it, also after the server's end; it waits for nothing.
         """
         from segstore.server.families import families  # which most servers' processes never need
 

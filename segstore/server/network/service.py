@@ -17,6 +17,7 @@ from segstore.logger import Logger
 from segstore.storage.store.clients import Turn, Unwritten
 from segstore.threads import Background, Latch
 
+from .certificate_watch import CertificateWatch
 from .listener import Listener
 from .request_metrics import Counted
 from .secured import Secured
@@ -51,6 +52,9 @@ class Service:
         self._ended = Latch()
         self._deadline = 0.0
         self._are_parts_closed = False
+        self._certificate = CertificateWatch(
+            shared.loop, shared.metrics.listener, lambda: shared.certificate_end
+        )
 
     def start(self) -> None:
         """Begin to take connections. Raises IllegalStateError where no thread can be started, OSError; then
@@ -67,6 +71,8 @@ class Service:
 
     def _run(self) -> None:
         self._announce(self._address)
+        if self._shared.tls is not None:
+            self._certificate.begin()
         try:
             self._shared.loop.run()
         finally:
@@ -86,7 +92,9 @@ class Service:
     def counted(self) -> Counted:
         """Return what the listener has counted; in any thread, and without a wait for the loop."""
         shared = self._shared
-        return Counted(shared.metrics, len(self._listener.connections), shared.loop.age)
+        return Counted(
+            shared.metrics, len(self._listener.connections), shared.loop.age, shared.certificate_end
+        )
 
     def resecure(self, secured: Secured) -> None:
         """Have connections go on with other certificates, users and rights; all change in one call of the
@@ -108,7 +116,8 @@ class Service:
 
     def _resecure(self, secured: Secured) -> None:
         shared, node = self._shared, self._shared.node
-        shared.tls, shared.sasl = secured.tls, secured.sasl
+        shared.tls, shared.sasl, shared.certificate_end = secured.tls, secured.sasl, secured.certificate_end
+        self._certificate.look()
         node.config, node.authorizer = secured.config, secured.authorizer
         self._listener.connections.resecure(secured.sasl)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class Shared:
     """What the connections of a server share. `tls` makes the wire of a connection; it and `sasl` are None
-    where there is none. `is_ending`: no more requests are read.
+    where there is none. `certificate_end` is as `Secured` has it. `is_ending`: no more requests are read.
     """
 
     node: Node
@@ -35,6 +35,7 @@ class Shared:
     memory: RequestMemory
     tls: Callable[[socket.socket], TlsWire] | None = None
     sasl: Sasl | None = None
+    certificate_end: float | None = None
     is_ending: bool = False
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     clear: memoryview = field(default_factory=lambda: buffer(PIECE))

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from segstore.errors import ConfigError
-from segstore.files.given_files import memory_file
+from segstore.files.given_files import check_regular, memory_file
 
 from .settings import SecurityConfig
 
@@ -53,6 +53,7 @@ def _load_key(context: ssl.SSLContext, config: SecurityConfig) -> None:
             both = f"{config.ssl_keystore_key}\n{config.ssl_keystore_certificate_chain}\n"
             path = stack.enter_context(memory_file(both.encode()))
         try:
+            check_regular(path)
             # A password is always given: without one the library would ask for it at the terminal.
             context.load_cert_chain(path, password=config.ssl_key_password or "")
         except (OSError, ValueError) as error:
@@ -65,6 +66,8 @@ def _load_key(context: ssl.SSLContext, config: SecurityConfig) -> None:
 def _load_trusted(context: ssl.SSLContext, config: SecurityConfig) -> None:
     path, texts = config.ssl_truststore_location, config.ssl_truststore_certificates
     try:
+        if path is not None:
+            check_regular(path)
         context.load_verify_locations(cafile=path, cadata=texts)
     except (OSError, ValueError) as error:
         name = "ssl_truststore_certificates" if path is None else f"ssl_truststore_location={path!r}"

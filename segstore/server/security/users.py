@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from segstore.errors import InvalidArgumentError, StorageError
-from segstore.files.given_files import read_given
+from segstore.errors import InvalidArgumentError
+from segstore.files.given_files import is_there, read_given
 from segstore.storage.context import os_errors
 
 _MOST_BYTES = 1 << 24
@@ -70,15 +70,18 @@ def users_of(source: Any) -> Users:
     return Users(check=source)
 
 
+def check_path_of_users(path: str) -> None:
+    """Raise InvalidArgumentError, which does not show it, if this is no file, and perhaps a user with a
+    password.
+    """
+    if ":" in path and not is_there(path):
+        raise InvalidArgumentError("sasl_users is the path of a file of users, and no user with a password")
+
+
 def _read(path: str) -> dict[str, str]:
-    try:
-        with os_errors():
-            data = read_given(path, _MOST_BYTES)
-    except StorageError:
-        if ":" not in path.rpartition("/")[2]:
-            raise
-        why = "sasl_users is the path of a file of users, and no user with a password"
-        raise InvalidArgumentError(why) from None  # the error's own text has the password
+    check_path_of_users(path)
+    with os_errors():
+        data = read_given(path, _MOST_BYTES)
     try:
         text = data.decode("utf-8-sig")  # editors of Windows begin a file with a mark
     except UnicodeDecodeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
@@ -185,6 +186,7 @@ def test_a_client_that_reads_slowly_gets_all() -> None:
 
 def test_a_snapshot_that_comes_late_is_in_the_next_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_PATIENCE", 0.01)
+    monkeypatch.setattr(pages, "_FIRST_PATIENCE", 0.01)
     monkeypatch.setattr(pages, "_SAME", PATIENCE)
     monkeypatch.setattr(snapshot, "FRESH", PATIENCE)
     free = threading.Event()
@@ -194,3 +196,25 @@ def test_a_snapshot_that_comes_late_is_in_the_next_answer(monkeypatch: pytest.Mo
         free.set()
         until(lambda: not endpoint._pages._waits)
         assert "late 1.0" in get(address(endpoint), "/metrics").body
+
+
+def test_the_first_scrape_waits_longer_for_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_PATIENCE", 0.0)
+    monkeypatch.setattr(pages, "_FIRST_PATIENCE", PATIENCE)
+    monkeypatch.setattr(snapshot, "FRESH", 0.0)
+    free, bodies = threading.Event(), SimpleQueue[str]()
+    gathered = [gauge("late", "", 1)]
+    with shown(Operated(list, lambda: gathered if free.wait(PATIENCE) else [], list)) as endpoint:
+        first = threading.Thread(target=lambda: bodies.put(get(address(endpoint), "/metrics").body))
+        first.start()
+        until(lambda: endpoint._pages._waits)
+        time.sleep(0.1)  # longer than later scrapes wait
+        assert bodies.empty()
+        free.set()
+        assert "late 1.0" in bodies.get(timeout=PATIENCE)
+        first.join()
+        free.clear()
+        try:
+            assert "late 1.0" in get(address(endpoint), "/metrics").body
+        finally:
+            free.set()

@@ -1,0 +1,3 @@
+"""Types of `counts.c`; see there."""
+
+def seg_count(counts: int, received: int, sent: int, begun: float, /) -> None: ...

@@ -1,0 +1,55 @@
+"""`CertificateWatch`: warns of a listener's certificate that ends soon. Nothing is on disk.
+
+Threads: the loop's only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+from segstore.logger import Logger
+from segstore.server.node import Loop
+
+log = Logger("segstore")
+
+DAY = 86_400.0
+SOON = 30 * DAY
+
+
+class CertificateWatch:
+    """Looks at a listener's certificate once a day; `end()` is when it ends, in seconds since the epoch."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        listener: str,
+        end: Callable[[], float | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._loop, self._listener, self._end, self._clock = loop, listener, end, clock
+
+    def begin(self) -> None:
+        """Look at it now, and each day from now on."""
+        self.look()
+        self._loop.later(DAY, self.begin)
+
+    def look(self) -> None:
+        """Log a line if less than `SOON` is left."""
+        end = self._end()
+        left = SOON if end is None else end - self._clock()
+        if end is None or left >= SOON:
+            return
+        when = datetime.fromtimestamp(end, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if left <= 0:
+            log.error(
+                "the certificate of the listener %s has ended at %s: clients refuse it", self._listener, when
+            )
+        else:
+            log.warning(
+                "the certificate of the listener %s ends in %.1f days, at %s",
+                self._listener,
+                left / DAY,
+                when,
+            )
