@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import Any
 
 try:
-    from segstore._native._counts import seg_count
     from segstore._native._follower import Follower
     from segstore._native._follower import bind as bind_follower
     from segstore._native._follower import records as make_consumer_records
@@ -53,7 +52,6 @@ __all__ = [
     "lent",
     "lib",
     "make_consumer_records",
-    "seg_count",
     "seg_list_append",
     "seg_spans",
     "seg_stamps",

@@ -210,7 +210,7 @@ static int64_t end(seg_tail *t, int64_t offset)
 /* Whether this thread, which has the tail's lock, may append: 0; else SEG_BUSY, with `brief`, or SEG_SLOW. */
 static int64_t begin(seg_tail *t, int32_t brief)
 {
-    if (!__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
+    if (!takes_appends(t))
         return SEG_SLOW;
     return t->share ? seg_share_enter(t, brief) : 0;
 }

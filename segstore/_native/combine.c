@@ -76,16 +76,22 @@ static int is_answered(const seg_waiting *w)
 
 /* --- the holder ------------------------------------------------------------------- */
 
-/* Whether appends may be made; those to a shared log only by who has its lock. */
+/* Whether appends that were written may be taken in; those to a shared log only by who has its lock. */
 static int is_open(const seg_tail *t)
 {
     return __atomic_load_n(&t->open, __ATOMIC_RELAXED) && (!t->share || t->share->is_held);
 }
 
+/* Whether appends may be made. */
+static int may_make(const seg_tail *t)
+{
+    return is_open(t) && takes_appends(t);
+}
+
 /* Make an append by a write of its own. An error that a signal's handler has raised is this thread's. */
 static int64_t make_alone(seg_tail *t, seg_waiting *w)
 {
-    int64_t made = is_open(t) ? seg_tail_make(t, w) : SEG_SLOW;
+    int64_t made = may_make(t) ? seg_tail_make(t, w) : SEG_SLOW;
     w->answer = made == -EINTR ? SEG_SLOW : made;
     return made;
 }
@@ -153,7 +159,7 @@ int64_t seg_combine(seg_tail *t)
         return 0;
     int64_t n = take_all(t, taken), before = shown_of(t);
     for (int64_t i = 0; i < n; i++)
-        if (is_open(t) && !t->n_followers && is_apart(taken[i], group, many) && seg_tail_admit(t, taken[i], &ahead))
+        if (may_make(t) && !t->n_followers && is_apart(taken[i], group, many) && seg_tail_admit(t, taken[i], &ahead))
             group[many++] = taken[i];
         else
             alone[few++] = taken[i];
@@ -185,6 +191,8 @@ static int await(seg_tail *t, int slot, seg_waiting *w)
     while (!is_answered(w)) {
         if (enter_or_note(t))
             return SEG_HOLDS;
+        if (!takes_appends(t) && withdraw(t, slot, w))
+            return SEG_WITHDRAWN;
         if (sleep_at(t) && withdraw(t, slot, w))
             return SEG_WITHDRAWN;
     }
@@ -217,7 +225,7 @@ int seg_combine_enter(seg_tail *t, seg_waiting *w)
             __atomic_sub_fetch(&t->waiting, 1, __ATOMIC_SEQ_CST);
     }
     if (slot < 0)
-        return enter(t) ? SEG_WITHDRAWN : SEG_HOLDS;
+        return enter_to_append(t) ? SEG_WITHDRAWN : SEG_HOLDS;
     found = await(t, slot, w);
     if (found == SEG_HOLDS) {
         serve(t, w);

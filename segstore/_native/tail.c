@@ -285,9 +285,11 @@ int64_t seg_tail_quit(seg_tail *t)
     }
     if (t->share)
         return seg_tail_pause(t, 1) == 0;
-    __atomic_store_n(&t->open, 0, __ATOMIC_RELEASE);
-    if (!__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    __atomic_store_n(&t->open, 0, __ATOMIC_SEQ_CST);
+    if (!__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        turn_away(t);
         return 0;
+    }
     __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED); /* seg_tail_begin may have had the lock since */
     int settled = seg_tail_settle(t);
     if (settled)
@@ -295,4 +297,12 @@ int64_t seg_tail_quit(seg_tail *t)
     seg_combine(t);
     leave(t);
     return settled;
+}
+
+void seg_tail_fence(seg_tail *t, int32_t epoch)
+{
+    if (!t->here[0])
+        return;
+    __atomic_store_n(&t->fenced_below, epoch, __ATOMIC_SEQ_CST);
+    turn_away(t);
 }

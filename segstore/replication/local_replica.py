@@ -151,6 +151,8 @@ class LocalReplica:
         ReplicaOfflineError.
         """
         leader = self.core.leader
+        if self.partition.tail.native.is_fenced(leader.leader_epoch):
+            raise NotLeaderOrFollowerError(f"{self!r} does not lead the partition any more")
         if acks == ALL:
             leader.check_enough_replicas()
 
@@ -182,6 +184,12 @@ class LocalReplica:
             return -1
 
     # --- the leader, any thread ------------------------------------------------------------------
+
+    def fence(self, epoch: int) -> None:
+        """Let no append begin under a leader epoch below this one: another replica was elected, of which this
+        one hears by `become`, once its disk answers.
+        """
+        self.partition.tail.fence(epoch)
 
     def settle(self) -> None:
         """Tell the core how far the log has grown, and who waits."""
@@ -310,13 +318,14 @@ class LocalReplica:
 
     def go_offline(self) -> None:
         """Stop: the directory has failed, or the replica is taken away (R32)."""
-        tail = self.partition.tail
-        stop_appends = tail.pause if self._inline else tail.quit
-        stop_appends()
         with self.lock:
             self.carry_out(self.core.go_offline())
             self._waiting.refuse()
-        stop_appends()  # again: an append that had the lock may have opened the tail
+        # Behind that: who is turned away asks who leads, and whoever opens the tail looks at the role.
+        if self._inline:
+            self.partition.tail.pause()
+        else:
+            self.partition.tail.quit()
 
     def carry_out(self, effects: Effects) -> list[Effect]:
         """Do what is done in memory; return what changes the log. The caller holds the lock."""

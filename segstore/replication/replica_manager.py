@@ -363,6 +363,8 @@ class ReplicaManager:
         for key, state in changed.items():
             if (old := before[key]) is not None:
                 self.counters.changed(key, old, state)
+                if state.leader_epoch > old.leader_epoch:
+                    self._fence(key, state)
             if state.leader < 0:
                 self.leaders.pop(key, None)
         for directory in self.online:
@@ -372,6 +374,14 @@ class ReplicaManager:
             keys = [key for key in changed if _concerns(directory.broker, changed[key], before[key])]
             if keys:
                 directory.post(partial(directory.apply, self.changes_for(directory.broker, keys)))
+
+    def _fence(self, key: PartitionKey, state: PartitionRegistration) -> None:
+        """Turn appends away from the replicas that led before, whose disks may hang: applications that wait
+        there go to the new leader.
+        """
+        for broker in self.directories:
+            if broker != state.leader and (replica := self.find(broker, key)) is not None:
+                replica.fence(state.leader_epoch)
 
     def forget(self, topic: str, topic_id: str) -> None:
         """Forget a topic that was deleted."""

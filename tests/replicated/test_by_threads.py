@@ -24,6 +24,7 @@ from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.replica_fetch import ReplicaFetch
 from segstore.replication.tail_openings import TailOpenings
+from segstore.storage.log.append import append_columns, append_one
 from segstore.storage.segment.disk_thread import DiskThread
 
 KEY = PartitionKey("t", 0)
@@ -356,6 +357,127 @@ def test_a_leader_whose_disk_hangs_holds_up_nobody_else(three: Directories) -> N
         await_in_sync(store)
         if isinstance(told[0], int):
             assert found(log)[told[0]] == b"stuck"
+
+
+WAITED_FOR = 2
+"""The lock of a tail while another thread waits for it (`_native/tail_lock.h`)."""
+Told = list[int | segstore.SegstoreError]
+
+
+def appending(append: Callable[[], int], told: Told) -> threading.Thread:
+    """Start a thread that appends, and notes what it was told."""
+
+    def run() -> None:
+        try:
+            told.append(append())
+        except segstore.SegstoreError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def an_error(store: Any, leader: LocalReplica) -> None:
+    """Another call to that disk fails."""
+    store._side.manager.failed(leader.broker, OSError(errno.EIO, "the disk is ill"))
+
+
+OTHERS: dict[str, Callable[[Any, LocalReplica], None]] = {
+    "its session ends": lambda store, leader: None,
+    "its disk fails": an_error,
+}
+CALLS: dict[str, Callable[[Any], int]] = {
+    "append": lambda log: log.append(b"waits", timeout_ms=60_000),
+    "append_batch": lambda log: log.append_batch([b"waits"], timeout_ms=60_000).start,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("why", OTHERS)
+def test_r27_appends_that_wait_for_one_that_hangs_go_to_the_next_leader(
+    three: Directories, why: str, call: str
+) -> None:
+    """One append hangs within its write, with the lock of the tail; the others have written nothing."""
+    with opened(three, replica_lag_time_max_ms=400, broker_session_timeout_ms=1500) as store:
+        tail, log, leader, told = lent(store), store.partition("t"), leader_of(store), Told()
+        three.files.hang(three.paths[leader.broker])
+        threads = [appending(lambda: CALLS[call](log), told) for _ in range(3)]
+        until(lambda: tail.c.lock == WAITED_FOR or told)
+        OTHERS[why](store, leader)
+        until(lambda: len(told) == 2)
+        assert not all(thread.is_alive() for thread in threads)
+        for offset in list(told):
+            assert found(log)[offset] == b"waits"
+        three.files.mend()
+        for thread in threads:
+            thread.join(60)
+        assert len(told) == 3
+
+
+def test_r32_a_leader_that_goes_offline_leads_no_more_when_it_turns_appends_away(
+    three: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would come again, and wait for its append token, whose holder waits for the disk."""
+    with opened(three) as store:
+        leader, seen = (lent(store), leader_of(store))[1], list[bool]()
+        quit_tail = leader.partition.tail.quit
+
+        def noted() -> None:
+            seen.append(store._side.manager.leader(KEY) is leader)
+            quit_tail()
+
+        monkeypatch.setattr(leader.partition.tail, "quit", noted)
+        an_error(store, leader)
+        assert seen == [False]
+
+
+def test_r27_no_append_begins_at_a_leader_that_was_fenced(
+    three: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata names another leader, which has not heard of it: the append waits for that, and not for
+    the disk.
+    """
+    with opened(three, replica_lag_time_max_ms=400, broker_session_timeout_ms=1500) as store:
+        tail, log, before, told = lent(store), store.partition("t"), leader_of(store), Told()
+        manager, asked = store._side.manager, threading.Event()
+        await_leaders = manager.await_leaders
+
+        def noted(*arguments: Any) -> bool:
+            asked.set()
+            return bool(await_leaders(*arguments))
+
+        monkeypatch.setattr(manager, "await_leaders", noted)
+        three.files.hang(three.paths[before.broker])
+        stuck = appending(lambda: log.append(b"stuck"), Told())
+        until(lambda: tail.c.lock)
+        with manager.redirecting:
+            until(lambda: store.describe_partition("t").leader not in (before.broker, -1))
+            appending(lambda: log.append(b"after", timeout_ms=60_000), told)
+            until(lambda: asked.is_set() or tail.c.lock == WAITED_FOR)
+        until(lambda: told)
+        assert found(log)[told[0]] == b"after"
+        assert stuck.is_alive()
+        three.files.mend()
+        stuck.join(60)
+
+
+AT_THE_LEADER: dict[str, Callable[[Any], Any]] = {
+    "a record": lambda partition: append_one(partition, b"v", None, (), None),
+    "a list": lambda partition: append_columns(partition, [b"v"], None, None, None, None, 65536),
+    "a compressed list": lambda partition: append_columns(partition, [b"v"], None, None, None, "gzip", 65536),
+}
+
+
+@pytest.mark.parametrize("how", AT_THE_LEADER)
+def test_r27_whoever_came_by_the_log_before_is_refused(three: Directories, how: str) -> None:
+    with opened(three) as store:
+        leader = (lent(store), leader_of(store))[1]
+        end = leader.replica.log_end_offset
+        leader.fence(leader.core.leader.leader_epoch + 1)
+        with pytest.raises(segstore.NotLeaderOrFollowerError, match="does not lead the partition any more"):
+            AT_THE_LEADER[how](leader.partition)
+        assert leader.replica.log_end_offset == end
 
 
 def test_a_close_waits_for_no_disk_that_hangs(three: Directories) -> None:

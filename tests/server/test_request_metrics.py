@@ -31,7 +31,7 @@ from waiting import PATIENCE, until
 from wire_client import SOFTWARE, WireClient, request
 
 import segstore
-from segstore._native import seg_count
+from segstore._native._counts import seg_count
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api

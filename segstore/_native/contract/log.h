@@ -39,6 +39,7 @@ typedef struct seg_tail {
     int32_t torn;            /* errno of a write that failed, after which bytes may lie behind the end */
     int32_t fd;              /* of the active segment's log; -1: not open */
     int32_t leader_epoch;
+    int32_t fenced_below;    /* no append is made under a leader epoch below this one: another replica was elected */
     int32_t needs_key;
     int32_t plain;           /* 1: seg_tail_append may encode; 0: the topic's records are compressed */
     int32_t stamps;          /* 1: the clock is the time of all that is appended, but by seg_tail_follow (LogAppendTime) */
@@ -140,8 +141,11 @@ int64_t seg_tail_begin(seg_tail *t);
  * signal. With `release` the descriptor is used no more, but by a sync that is under way. */
 int64_t seg_tail_pause(seg_tail *t, int32_t release);
 /* Do what seg_tail_pause does, with `release`, but wait for nothing: 1; 0 where an append is under way, which may still
- * end. */
+ * end. Appends that wait for that one get SEG_SLOW. */
 int64_t seg_tail_quit(seg_tail *t);
+/* Let no append begin under a leader epoch below this one, and wait for nothing: one that is under way may still end,
+ * and those that wait for it get SEG_SLOW. */
+void seg_tail_fence(seg_tail *t, int32_t epoch);
 /* Let readers of this process see the log up to here, if the tail is paused: 1; 0 where it is open: C knows better;
  * -EINTR for a signal. Python publishes that. */
 int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen);

@@ -22,7 +22,7 @@ from enum import Enum, auto
 from errno import EAGAIN
 from typing import TYPE_CHECKING, Any
 
-from segstore._native import seg_count as _count
+from segstore._native._counts import seg_count as _count
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices

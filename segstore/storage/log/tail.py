@@ -225,3 +225,9 @@ class Tail:
     def quit(self) -> None:
         """Do what `pause` does, but wait for no disk: an append that is under way may still end."""
         self.native.quit()
+
+    def fence(self, epoch: int) -> None:
+        """Let no append of C's begin under a leader epoch below this one: another replica was elected. Any
+        thread may call this, and waits for no disk.
+        """
+        self.native.fence(epoch)

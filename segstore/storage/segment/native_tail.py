@@ -63,7 +63,8 @@ class NativeTail:
         self.failure = ffi.new("int32_t *")
         """The errno of a sync that failed; a file of the pool refers to this, and may outlive the tail."""
         self.commit = commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self.failure})
-        self.c = ffi.new("seg_tail *", {"fd": -1, "high_watermark": -1, "here": here, "commit": commit})
+        at_first = {"fd": -1, "high_watermark": -1, "fenced_below": -1}
+        self.c = ffi.new("seg_tail *", {**at_first, "here": here, "commit": commit})
         self.address = address(self.c)
         self.clock = clock
         self.due: Callable[[int], None] | None = None
@@ -224,6 +225,16 @@ class NativeTail:
         self._is_left, handle = True, self.handle
         if lib.seg_tail_quit(self.c):
             self._let_go_of(handle)
+
+    def fence(self, epoch: int) -> None:
+        """Let no append begin under a leader epoch below this one, and wait for nothing. Appends that wait
+        for one that is under way are left to Python.
+        """
+        lib.seg_tail_fence(self.c, epoch)
+
+    def is_fenced(self, epoch: int) -> bool:
+        """Return whether no append begins under this leader epoch."""
+        return bool(epoch < self.c.fenced_below)
 
     def let_go(self) -> None:
         """Pause, so that the file can be closed. An append of replicas by threads, or a sync, is not waited

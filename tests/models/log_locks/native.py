@@ -94,7 +94,18 @@ class Caller:
                 self._holding(s, t, TAKEN if self.bug == "a sleeper locks without a note" else WAITED_FOR),
             )
         else:
-            yield "notes that it waits", self.to(s.tailed(lock=WAITED_FOR), "sleep")
+            pc = "look" if t.inside == "judge" else "sleep"
+            yield "notes that it waits", self.to(s.tailed(lock=WAITED_FOR), pc)
+
+    def _look(self, s: State, t: Thread) -> Steps:
+        """An append waits no longer than the tail takes appends (`takes_appends`)."""
+        slot = s.slots[self.me - 1]
+        if not s.tail.open and slot is None:
+            yield "gives up its wait", self.to(s, t.back, verdict=SLOW)
+        elif not s.tail.open and slot is not None and slot.state == "filled":
+            yield "withdraws", self.to(s.slot(self.me, slot._replace(state="withdrawn")), "count down")
+        else:
+            yield "goes to sleep", self.to(s, "sleep")
 
     def _sleep(self, s: State, t: Thread) -> Steps:
         if s.tail.lock == WAITED_FOR:
@@ -225,6 +236,8 @@ class Caller:
 
     def _write(self, s: State, t: Thread) -> Steps:
         tail = s.tail
+        if self.bounds.hangs and self._is_awaited(s):
+            return
         if tail.paused:
             yield "writes", s._replace(fault="a tail that is paused writes")
         elif tail.torn:
@@ -236,6 +249,16 @@ class Caller:
             yield "writes", self.to(after, self._following(s, t))
             if s.failures < self.bounds.failures:
                 yield "tears its write", self._failed(s._replace(failures=s.failures + 1), t, TORN)
+
+    def _is_awaited(self, s: State) -> bool:
+        """Return whether the disk hangs: it answers once the tail was quit, and nobody sleeps whose append
+        could go elsewhere.
+        """
+        waiting = zip(s.threads, s.slots, strict=True)
+        return s.threads[-1].pc != "done" or any(
+            t.pc == "asleep" and t.inside == "judge" and (slot is None or slot.state == "filled")
+            for t, slot in waiting
+        )
 
     def _failed(self, s: State, t: Thread, error: int) -> State:
         """Return the state after a write that broke off (`make_each`, `seg_tail_tear`)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .bounds import Bounds
 from .native import Caller, Steps
-from .state import CLOSED, FREE, SLOW, TAKEN, State, Thread
+from .state import CLOSED, FREE, SLOW, TAKEN, WAITED_FOR, State, Thread
 
 
 class Pool(Caller):
@@ -28,9 +28,18 @@ class Pool(Caller):
     def _try(self, s: State, t: Thread) -> Steps:
         """`seg_tail_quit`: it waits for nobody."""
         if s.tail.lock != FREE:
-            yield "finds the lock taken", self.to(s, "end")
+            pc = "end" if self.bug == "a quit turns nobody away" else "turn away"
+            yield "finds the lock taken", self.to(s, pc)
         else:
             yield "locks", self.to(s.tailed(lock=TAKEN), "settle")
+
+    def _turn_away(self, s: State, t: Thread) -> Steps:
+        """Who has noted that it waits, and does not sleep yet, looks again, too."""
+        changes = s.tail.lock == WAITED_FOR and self.bug != "a quit leaves the lock as it is"
+        yield "changes the lock", self.to(s.tailed(lock=TAKEN) if changes else s, "rouse")
+
+    def _rouse(self, s: State, t: Thread) -> Steps:
+        yield "wakes all", self.to(s.tailed(asleep=frozenset()), "end")
 
     def _settle(self, s: State, t: Thread) -> Steps:
         after = self._paused(s, releases=True)

@@ -22,7 +22,7 @@ import segstore
 from segstore import OffsetMismatchError, OutOfOrderSequenceError, StorageError, names
 from segstore._native import lib
 from segstore.records import Template
-from segstore.storage.log.append import append_record
+from segstore.storage.log.append import SLOW, append_record, append_short
 from segstore.storage.log.partition import Partition
 from segstore.storage.segment.native_tail import NativeTail
 
@@ -342,6 +342,21 @@ def test_who_waits_while_the_tail_goes_is_made_the_long_way(store: segstore.Stor
     held = Held(log, files, appends(log, told))
     assert lib.seg_tail_quit(held.tail.c) == 0
     held.join()
+    assert sorted(told.values()) == list(range(NEXT, NEXT + N))  # type: ignore[type-var]
+
+
+def test_who_waits_while_the_log_is_fenced_does_not_wait_for_the_write(
+    store: segstore.Store, files: Hooked
+) -> None:
+    """The disk may hang within it. Who comes then does not wait either, nor does C append by itself."""
+    log, told = begun(store), Told()
+    held = Held(log, files, appends(log, told))
+    held.tail.fence(held.tail.c.leader_epoch + 1)
+    until(lambda: held.in_slots() == 0)
+    assert held.tail.c.open
+    assert append_short(partition_of(log).tail, b"comes then", None, (), None) == SLOW
+    held.join()
+    assert append_short(partition_of(log).tail, b"comes later", None, (), None) == SLOW
     assert sorted(told.values()) == list(range(NEXT, NEXT + N))  # type: ignore[type-var]
 
 
