@@ -73,9 +73,7 @@ class NewCheckpoints:
     """The checkpoints of a new store's root."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, dict[TopicPartitionKey, int]] = {
-            name: {} for name in names.OFFSET_CHECKPOINTS
-        }
+        self._lines: dict[str, dict[TopicPartitionKey, int]] = {name: {} for name in names.OFFSET_CHECKPOINTS}
 
     def add(self, key: TopicPartitionKey, start: int, end: int, cleaned: int | None) -> None:
         """Add a partition whose log is synced from offset `start` to `end`; `cleaned` is the cleaner's
