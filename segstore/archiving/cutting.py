@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from segstore import names
 from segstore._native import ffi, held, lib
 from segstore.arrays import np
 from segstore.errors import CorruptRecordError
@@ -65,6 +66,32 @@ def cut_log(files: Files, path: str, base_offset: int, limit: Limit) -> int | No
             files.pwrite(handle, found.rest, found.position)
         files.sync(handle)
     return found.end
+
+
+def drop_below(files: Files, path: str, base_offset: int, first: int) -> None:
+    """Remove the batches with offsets below `first` from the beginning of a segment's log; none of them has
+    records from `first` on. Raises CorruptRecordError, OSError.
+    """
+    with files.open(path) as handle:
+        size = files.size(handle)
+        at = _position_of(files, handle, base_offset, first)
+        with files.open_anew(path + names.TEMPORARY) as out:
+            files.copy_range(handle, at, out, 0, size - at)
+            files.sync(out)
+    files.rename(path + names.TEMPORARY, path)
+
+
+def _position_of(files: Files, handle: Handle, base_offset: int, first: int) -> int:
+    """Return the byte at which the first batch begins that has offsets from `first` on."""
+    size, at = files.size(handle), 0
+    for step in walk(files, handle, 0, size, check_crcs=False, least=base_offset):
+        behind = np.flatnonzero(step.batches["last_offset"] >= first)
+        if len(behind):
+            return int(step.batches["position"][behind[0]])
+        at = step.stop.position
+    if at < size:
+        raise CorruptRecordError(handle.path, at, first, "no valid batch")
+    return size
 
 
 class _Found(NamedTuple):

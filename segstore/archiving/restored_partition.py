@@ -14,7 +14,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from segstore import names
-from segstore.archiving.cutting import Limit, cut_log
+from segstore.archiving.cutting import Limit, cut_log, drop_below
 from segstore.archiving.downloads import Download, Stretch
 from segstore.archiving.object_names import PartitionKey
 from segstore.archiving.pieces import Piece, Segment
@@ -23,6 +23,7 @@ from segstore.archiving.state import ArchivedPartition
 from segstore.archiving.times import Cut
 from segstore.errors import ArchiveError, CorruptArchiveError
 from segstore.files import Files
+from segstore.index import txn_index
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import LeaderEpochCache
 from segstore.storage.handle_pool import HandlePool
@@ -31,13 +32,13 @@ from segstore.storage.meta.close_note import STEPS
 from segstore.storage.meta.offset_checkpoints import format_leader_epochs
 from segstore.storage.segment.segment import Segment as LogSegment
 
-_FILES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
+_INDEXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
 _HANDLES = 16
 
 
 class ArchivedLog(NamedTuple):
     """A segment's log as the archive has it: of a sealed segment, or in pieces. Its offsets are from `base`
-    on, below `end`.
+    on, below `end`; those below `first` are in the log before it already, and are left out.
     """
 
     base: int
@@ -45,12 +46,21 @@ class ArchivedLog(NamedTuple):
     max_timestamp: int
     stretches: tuple[Stretch, ...]
     segment: Segment | None = None
+    first: int = 0
+
+    @property
+    def name(self) -> int:
+        """Return the base offset of the restored segment."""
+        return max(self.base, self.first)
 
 
-def of_segment(key: PartitionKey, segment: Segment) -> ArchivedLog:
-    """Return the log of a sealed segment."""
-    log = file_of(key, segment, names.LOG)
-    return ArchivedLog(segment.base, segment.end, segment.max_timestamp, (log,), segment)
+def of_segments(key: PartitionKey, segments: Iterable[Segment]) -> Iterator[ArchivedLog]:
+    """Yield the logs of sealed segments, which are in order."""
+    first = 0
+    for each in segments:
+        log = file_of(key, each, names.LOG)
+        yield ArchivedLog(each.base, each.end, each.max_timestamp, (log,), each, first)
+        first = each.end
 
 
 def file_of(key: PartitionKey, segment: Segment, suffix: str) -> Stretch:
@@ -102,8 +112,12 @@ class RestoredPartition:
         self.end = archived.end
         self._are_newest = all(each.until is None for each in chosen)
         self._waiting = self._logs(chosen, gapped)
-        self._made: list[tuple[ArchivedLog, bool]] = []
-        self._is_cut = False
+        self._made: list[ArchivedLog] = []
+        self._owed: list[Download] = []
+        """Files of the last log, which need not be cut."""
+        self._looked_at, self._is_doubtful = 0, False
+        self._reaches: int | None = None
+        """The offset behind the last record of a log that was cut."""
         self.segments = self.size = 0
 
     def _reaching(self, listed: SegmentList, end: int) -> tuple[Segment, ...]:
@@ -122,7 +136,7 @@ class RestoredPartition:
 
     def _logs(self, chosen: Iterable[Segment], gapped: bool) -> list[ArchivedLog]:
         """Return the logs of segments from the log start offset to the limit, the last one first."""
-        logs = [of_segment(self.key, each) for each in chosen]
+        logs = list(of_segments(self.key, chosen))
         sealed = max((each.end for each in logs), default=-1)
         logs += of_pieces(each for each in self._archived.pieces if each.base >= sealed)
         logs = [each for each in logs if each.end > self.start and each.base < self._limit.end]
@@ -133,8 +147,8 @@ class RestoredPartition:
     def _check_joined(self, logs: list[ArchivedLog]) -> None:
         place = self._archived.segments or str(self.key)
         for before, after in pairwise(logs):
-            if before.end != after.base:
-                raise CorruptArchiveError(place, f"offsets {before.end} to {after.base - 1} are missing")
+            if before.end != after.name:
+                raise CorruptArchiveError(place, f"offsets {before.end} to {after.name - 1} are missing")
         wanted = self._limit.end
         first, last = (logs[0].base, logs[-1].end) if logs else (self.start, self.start)
         if first > self.start:
@@ -146,54 +160,68 @@ class RestoredPartition:
 
     def downloads(self) -> list[Download]:
         """Return the files to be made, up to the first log that may have to be cut."""
-        found: list[Download] = []
+        found, self._owed = self._owed, []
         while self._waiting:
             log = self._waiting.pop()
-            is_last = self._may_be_cut(log)
-            self._made.append((log, is_last))
-            found.append(Download(self._path(log.base, names.LOG), log.stretches, True))
-            found += self._others(log, is_last)
-            if is_last:
+            self._made.append(log)
+            self._is_doubtful = self._may_be_cut(log)
+            found.append(Download(self._path(log, names.LOG), log.stretches, True))
+            if log.name == log.base:
+                found += self._others(log, names.SNAPSHOT)
+            if self._is_doubtful:
                 break
+            found += self._indexes(log)
         return found
 
     def _may_be_cut(self, log: ArchivedLog) -> bool:
         time, end = self._limit
         return log.end > end or (time is not None and log.max_timestamp > time)
 
-    def _others(self, log: ArchivedLog, is_last: bool) -> Iterator[Download]:
-        """Yield the other files of a segment. Indexes of a log that is cut are made anew."""
-        if log.segment is not None:
-            for suffix in log.segment.files.keys() & {names.SNAPSHOT, *(() if is_last else _FILES)}:
-                stretch = file_of(self.key, log.segment, suffix)
-                yield Download(self._path(log.base, suffix), (stretch,), False)
+    def _indexes(self, log: ArchivedLog) -> list[Download]:
+        """Return the indexes that fit the log: of one without its first records the other ones are made
+        anew.
+        """
+        return self._others(log, *_INDEXES) if log.name == log.base else self._others(log, names.TXN_INDEX)
 
-    def _path(self, base: int, suffix: str) -> str:
-        return os.path.join(self._directory, names.segment_file(base, suffix))
+    def _others(self, log: ArchivedLog, *suffixes: str) -> list[Download]:
+        segment = log.segment
+        if segment is None:
+            return []
+        there = [each for each in suffixes if each in segment.files]
+        return [Download(self._path(log, it), (file_of(self.key, segment, it),), False) for it in there]
+
+    def _path(self, log: ArchivedLog, suffix: str) -> str:
+        return os.path.join(self._directory, names.segment_file(log.name, suffix))
 
     # --- the log's end --------------------------------------------------------------------
 
     def cut(self) -> bool:
-        """Cut the log that was downloaded last, if it reaches beyond the limit; return whether all is there.
-        Raises CorruptRecordError, OSError.
+        """Cut the logs that were downloaded, if they reach into the log before them, or beyond the limit;
+        return whether all is there. Raises CorruptRecordError, OSError.
         """
-        if self._made and self._made[-1][1] and not self._is_cut:
-            log = self._made[-1][0]
-            end = cut_log(self._files, self._path(log.base, names.LOG), log.base, self._limit)
-            if end is not None:
-                self._is_cut, self.end, self._waiting = True, end, []
-        return not self._waiting
+        for log in self._made[self._looked_at :]:
+            if log.name > log.base:
+                drop_below(self._files, self._path(log, names.LOG), log.base, log.first)
+        self._looked_at = len(self._made)
+        if self._is_doubtful:
+            self._is_doubtful, log = False, self._made[-1]
+            self._reaches = cut_log(self._files, self._path(log, names.LOG), log.name, self._limit)
+            if self._reaches is None:
+                self._owed = self._indexes(log)
+            else:
+                self._waiting = []
+        return not self._waiting and not self._owed
 
     def finish(self, topic_id: str, newest_epoch: int) -> None:
         """Make the files beside the segments, and the directory durable. The log begins an epoch above
         `newest_epoch`, the largest that the archive knows, when it is opened. Raises OSError.
         """
-        if not self._is_cut or self._limit.time is None:
-            self.end = self._limit.end
+        self._find_end()
         if self.end <= self.start:
             self._begin_anew()
-        for log, _ in self._made:
-            self.size += self._files.size(self._path(log.base, names.LOG))
+        for log in self._made:
+            self._drop_first_aborts(log)
+            self.size += self._files.size(self._path(log, names.LOG))
         self.segments = len(self._made)
         epochs = format_leader_epochs(self._epochs(newest_epoch))
         self._files.write_atomic(os.path.join(self._directory, names.LEADER_EPOCHS), epochs)
@@ -201,6 +229,47 @@ class RestoredPartition:
             metadata = names.partition_metadata(topic_id)
             self._files.write_atomic(os.path.join(self._directory, names.PARTITION_METADATA), metadata)
         self._files.sync_dir(self._directory)
+
+    def _find_end(self) -> None:
+        """Set the log end offset. Behind a time there may be no record for a while: the log ends as early as
+        it can.
+        """
+        if self._limit.time is None or self._reaches is None:
+            self.end = self._limit.end
+        else:
+            self.end = self._reaches
+            while len(self._made) > 1 and not self._files.size(self._path(self._made[-1], names.LOG)):
+                self._remove(self._made.pop())
+                self.end = min(self.end, self._made[-1].end)
+                self._reaches = None
+        if self._made and self._made[-1].name < self.end and not self._ends_in_record():
+            self._begin_empty()
+
+    def _ends_in_record(self) -> bool:
+        """Return whether the last record is known to be just before the log end offset: compaction may have
+        removed the last ones of a segment.
+        """
+        return self._reaches == self.end if self._reaches is not None else self._made[-1].segment is None
+
+    def _begin_empty(self) -> None:
+        """Begin an empty segment at the log end offset."""
+        empty = ArchivedLog(self.end, self.end, -1, ())
+        self._made.append(empty)
+        with self._files.open_anew(self._path(empty, names.LOG)) as out:
+            self._files.sync(out)
+
+    def _remove(self, log: ArchivedLog) -> None:
+        for suffix in (names.LOG, names.SNAPSHOT, *_INDEXES):
+            path = self._path(log, suffix)
+            if self._files.exists(path):
+                self._files.unlink(path)
+
+    def _drop_first_aborts(self, log: ArchivedLog) -> None:
+        """Leave out the aborted transactions of a segment whose first records are left out."""
+        path = self._path(log, names.TXN_INDEX)
+        if log.name > log.base and self._files.exists(path):
+            entries = txn_index.parse(self._files.read_file(path), log.base)
+            self._files.write_atomic(path, entries[entries["last_offset"] >= log.first].tobytes())
 
     @property
     def cleaned(self) -> int | None:
@@ -226,7 +295,7 @@ class RestoredPartition:
 
     def _segments(self) -> list[LogSegment]:
         pool, found = HandlePool(self._files, _HANDLES), []
-        for log, _ in self._made:
-            size = self._files.size(self._path(log.base, names.LOG))
-            found.append(LogSegment(pool, self._directory, log.base, size, writable=False))
+        for log in self._made:
+            size = self._files.size(self._path(log, names.LOG))
+            found.append(LogSegment(pool, self._directory, log.name, size, writable=False))
         return found
