@@ -49,11 +49,6 @@ class Download(NamedTuple):
     ranges: tuple[ObjectRange, ...]
     counted: bool
 
-    @property
-    def size(self) -> int:
-        """Return the size of the file in bytes."""
-        return sum(each.length for each in self.ranges)
-
 
 def read_range(
     source: ReadableObjects, wanted: ObjectRange, buffer: bytearray, take: Callable[[memoryview], object]
