@@ -100,7 +100,6 @@ class _Writing:
 
     def take(self, data: memoryview) -> None:
         self._files.pwrite(self._out, data, self._at)
-        self._files.start_sync(self._out, self._at, len(data))
         self._at += len(data)
         self._tell(len(data) if self._counted else 0)
 
