@@ -42,12 +42,13 @@ class ObjectRange(NamedTuple):
 
 class Download(NamedTuple):
     """A file to be made of ranges of objects, one behind the other; `counted` says whether `progress` is
-    told of its bytes.
+    told of its bytes, `is_sealed` whether it is of a sealed segment.
     """
 
     path: str
     ranges: tuple[ObjectRange, ...]
     counted: bool
+    is_sealed: bool
 
 
 def read_range(

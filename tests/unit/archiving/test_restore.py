@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from archived_history import ArchivedHistory
 from made_archive import CLAIM, make_archive
-from stores import Clock, killed_at_each_call, records, transact_and_consume, value_of
+from stores import START_MS, Clock, killed_at_each_call, records, transact_and_consume, value_of
 
 import segstore
 from segstore import names
@@ -207,6 +208,29 @@ def test_a_disk_that_refuses(archive: RemoteFiles, restored: Path) -> None:
     with pytest.raises(StorageError, match="No space left"):
         segstore.restore(archive.uri, restored, files=Full())
     assert not restored.exists()
+
+
+def test_an_archiver_may_remove_objects_meanwhile(
+    store_dir: Path, restored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = ArchivedHistory(tmp_path / "archive")
+    with segstore.open(store_dir, clock=Clock()) as store:
+        store.create_topic("t", config=SMALL)
+        fill(store, "t", 30)
+    history.take(store_dir, START_MS)
+    old = str(CommitName(CLAIM, 1, STATE))
+    read_into = RemoteFiles.read_into
+
+    def removing(self: RemoteFiles, name: str, at: int, buffer: Any) -> int:
+        if name == old and history.sequence == 1:
+            history.take(store_dir, START_MS + 100)
+            history.remote.delete([old])
+        return read_into(self, name, at, buffer)
+
+    monkeypatch.setattr(RemoteFiles, "read_into", removing)
+    segstore.restore(history.uri, restored)
+    assert history.sequence == 2
+    assert content(restored) == content(store_dir)
 
 
 def test_killed_at_each_call(store_dir: Path, tmp_path: Path) -> None:
