@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from archived_history import ArchivedHistory
+from faulty import FaultyFiles
 from made_archive import CLAIM, make_archive
 from stores import START_MS, Clock, killed_at_each_call, records, transact_and_consume, value_of
 
@@ -231,6 +233,19 @@ def test_an_archiver_may_remove_objects_meanwhile(
     segstore.restore(history.uri, restored)
     assert history.sequence == 2
     assert content(restored) == content(store_dir)
+
+
+def test_a_power_cut_behind_a_restore(
+    archive: RemoteFiles, store_dir: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    files = FaultyFiles(tmp_path / "disk")
+    (tmp_path / "disk").mkdir()
+    segstore.restore(archive.uri, tmp_path / "disk" / "restored", files=files)
+    files.power_cut("none", rng)
+    assert content(tmp_path / "disk" / "restored") == content(store_dir)
+    assert logs(tmp_path / "disk" / "restored") == logs(store_dir)
+    segstore.open(tmp_path / "disk" / "restored").close()  # the published ends are made anew
+    assert segstore.check(tmp_path / "disk" / "restored") == []
 
 
 def test_killed_at_each_call(store_dir: Path, tmp_path: Path) -> None:
