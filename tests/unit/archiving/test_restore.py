@@ -89,6 +89,15 @@ def test_a_restored_store_is_the_archived_one(store_dir: Path, restored: Path, t
         assert store.partition("t").append(b"goes on") == 40
 
 
+def test_a_file_system_in_place_of_that_of_the_uri(archive: RemoteFiles, restored: Path) -> None:
+    from pyarrow import fs
+
+    base, _, name = archive.uri.rpartition("/")
+    segstore.restore(name, restored, filesystem=fs.SubTreeFileSystem(base, fs.LocalFileSystem()))
+    with segstore.open(restored, mode="r") as store:
+        assert set(store.topics()) == {"t", "u"}
+
+
 # --- what goes wrong ---------------------------------------------------------------------------
 
 
