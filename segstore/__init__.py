@@ -20,6 +20,7 @@ from segstore.first_use import import_apart
 from segstore.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from segstore.archiving.restore import Restored, restore
     from segstore.client.admin import (
         AdminClient,
         ConfigResource,
@@ -110,6 +111,7 @@ __all__ = [
     "ReplicaState",
     "ReplicatedStore",
     "Reset",
+    "Restored",
     "Scan",
     "SentPartition",
     "Server",
@@ -135,6 +137,7 @@ __all__ = [
     "open",
     "open_replicated",
     "promote",
+    "restore",
     "scan_polars",
     "serializer",
     "serve",
@@ -146,6 +149,7 @@ __all__ += errors.__all__
 
 
 _WHEN_ASKED_FOR = {
+    "segstore.archiving.restore": ("Restored", "restore"),
     "segstore.client.admin": (
         "AdminClient",
         "ConfigResource",

@@ -20,6 +20,7 @@ from segstore.integers import INT32_MAX, INT64_MAX
 
 LOG = ".log"
 COPYING = ".copying"
+RESTORING = ".restoring"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"

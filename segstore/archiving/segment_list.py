@@ -6,7 +6,7 @@ with a CRC. Threads: any; a list does not change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from segstore.archiving.object_names import SEGMENTS, PartitionKey, PartitionObject
@@ -53,18 +53,20 @@ class SegmentList:
 
     def at(self, time: int) -> tuple[Segment, ...]:
         """Return the segments that hold the log as it was at a time (ms), and what was appended to it since:
-        of records that compaction has removed since those that were there then.
+        of records that compaction has removed since those that were there then, if the archive has them. A
+        segment may begin before the end of the one before it: only its records from there on count.
         """
         then = [each for each in self.segments if each.in_log_at(time)]
         end = max((each.end for each in then), default=0)
-        for each in sorted(self._later(time), key=lambda it: (it.base, it.since)):
-            if each.base >= end:
-                then.append(each)
-                end = each.end
+        while later := [each for each in self.segments if each.since > time and each.end > end]:
+            joining = [each for each in later if each.base <= end]
+            # The earliest one that joins has the most records.
+            found = min(
+                joining or later, key=lambda it: (it.since, -it.base) if joining else (it.base, it.since)
+            )
+            then.append(found)
+            end = found.end
         return tuple(then)
-
-    def _later(self, time: int) -> Iterator[Segment]:
-        return (each for each in self.segments if each.since > time)
 
     def start_at(self, time: int) -> int:
         """Return the log start offset at a time (ms): the first one that is known, if the time is before

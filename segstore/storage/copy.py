@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from segstore import names
@@ -23,11 +23,12 @@ from segstore.storage.context import os_errors
 from segstore.storage.inbox.adopted_ids import within
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.directory_safety import check_holds_store, remove_tree
-from segstore.storage.meta.offset_checkpoints import try_offsets, write_offsets
+from segstore.storage.meta.offset_checkpoints import try_offsets
 from segstore.storage.meta.published_ends import Ends, slot_key
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
+from segstore.storage.new_store import NewCheckpoints, NewStore, build_indexes
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import scan_directory
@@ -196,23 +197,23 @@ def copy(
         check_holds_store(files, store.path)
         if _lies_in(files, path, store.path):
             raise StorageError(errno.EINVAL, "a store can't be copied into itself", path)
-        stack.enter_context(_only_one(files, _half(path)))
+        new = NewStore(files, path, names.COPYING, "copy")
+        stack.enter_context(new.alone())
         made = None
         for _ in range(_TRIES):
-            half = _begin(files, path)
+            new.begin()
             try:
-                made = _Copying(files, store, half).run(progress or (lambda _: None))
+                made = _Copying(files, store, new.path).run(progress or (lambda _: None))
                 if made is not None:
-                    _check_opens(files, half)
+                    _check_opens(files, new.path)
                     break
             except BaseException:
-                remove_tree(files, half)
+                new.drop()
                 raise
-            remove_tree(files, half)
+            new.drop()
         if made is None:
             raise StorageError(errno.EAGAIN, "it was compacted again and again: copy once more", store.path)
-        files.rename(half, path)
-        files.sync_dir(os.path.dirname(path))
+        new.finish()
     return made
 
 
@@ -224,43 +225,7 @@ def _lies_in(files: Files, path: str, root: str) -> bool:
 def _check_opens(files: Files, path: str) -> None:
     """Open the copy and close it, which raises an error if the copy is not sound, and builds the indexes."""
     with store_module.open(path, files=files) as store:
-        for info in store.topics().values():
-            for number in info.partition_ids:
-                for segment in store.partition(info.name, number)._source.view.segments:
-                    segment.indexes  # noqa: B018 (builds those that are missing)
-
-
-def _half(target: str) -> str:
-    return target + names.COPYING
-
-
-@contextmanager
-def _only_one(files: Files, half: str) -> Iterator[None]:
-    """Run a block in which no other copy to the same place runs. Raises StorageError (EBUSY), OSError."""
-    path = half + names.LOCK
-    try:
-        lock = files.lock(path)
-    except BlockingIOError:
-        pid = files.lock_holder(path)
-        raise StorageError(errno.EBUSY, f"Process {pid or '?'} is making another copy here", half) from None
-    except OSError as error:
-        target = half.removesuffix(names.COPYING)
-        raise StorageError(error.errno, f"No copy can be made there: {error.strerror}", target) from error
-    with lock:
-        try:
-            yield
-        finally:
-            files.unlink(path)
-
-
-def _begin(files: Files, target: str) -> str:
-    if files.exists(target) and (files.is_symlink(target) or files.listdir(target)):
-        raise StorageError(errno.EEXIST, "The target of a copy exists already", target)
-    half = _half(target)
-    if files.exists(half):
-        remove_tree(files, half)  # left by a copy that was killed
-    files.mkdir(half)
-    return half
+        build_indexes(store)
 
 
 def _deleted(error: StoreClosedError) -> UnknownTopicOrPartitionError:
@@ -272,15 +237,7 @@ class _Copying:
         self._files, self._store, self._target = files, store, target
         assert isinstance(store._side, StoreReader)
         self._side = store._side
-        self._lines: dict[str, dict[TopicPartitionKey, int]] = {
-            name: {}
-            for name in (
-                names.RECOVERY_POINTS,
-                names.LOG_STARTS,
-                names.HIGH_WATERMARKS,
-                names.CLEANER_OFFSETS,
-            )
-        }
+        self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
         """Copy; None where compaction has removed what the moment had: then the target must be removed, and
@@ -374,10 +331,7 @@ class _Copying:
                 return None
             remove_tree(self._files, directory)
         cleaned = self._cleaned.get(key)
-        lines = (one.end, one.start, one.end, None if cleaned is None else min(cleaned, one.end))
-        for name, offset in zip(self._lines, lines, strict=True):
-            if offset is not None:
-                self._lines[name][key] = offset
+        self._checkpoints.add(key, one.start, one.end, cleaned)
         return one
 
     def _check_same(self, info: TopicInfo, number: int) -> None:
@@ -394,10 +348,9 @@ class _Copying:
         for path in self._small_files():
             data, name = self._files.read_file(path), os.path.basename(path)
             if name in (names.ADOPTED, names.ADOPTED_COPY):
-                data = within(data, self._lines[names.HIGH_WATERMARKS])
+                data = within(data, self._checkpoints.ends)
             self._files.write_atomic(os.path.join(self._target, names.OURS, name), data)
-        for name, lines in self._lines.items():
-            write_offsets(self._files, os.path.join(self._target, name), lines)
+        self._checkpoints.write(self._files, self._target)
         self._files.sync_dir(self._target)
 
     def _small_files(self) -> Iterator[str]:

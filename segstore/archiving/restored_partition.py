@@ -1,0 +1,301 @@
+"""`RestoredPartition`: the files of one partition, made of the segments and pieces of an archive.
+
+On disk: the partition's directory in a new store. Segments come with their indexes; the last one, whose log
+is made of pieces or is cut, gets its indexes when the store is opened. Threads: one, beside the threads that
+download what `downloads` lists.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from segstore import names
+from segstore.archiving.cutting import Limit, cut_log, drop_below
+from segstore.archiving.downloads import Download, Stretch
+from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.segment_list import SegmentList
+from segstore.archiving.state import ArchivedPartition
+from segstore.archiving.times import Cut
+from segstore.errors import ArchiveError, CorruptArchiveError
+from segstore.files import Files
+from segstore.index import txn_index
+from segstore.integers import INT32_MAX
+from segstore.leader_epochs import LeaderEpochCache
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.log import epoch_history
+from segstore.storage.meta.close_note import STEPS
+from segstore.storage.meta.offset_checkpoints import format_leader_epochs
+from segstore.storage.segment.segment import Segment as LogSegment
+
+_INDEXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
+_HANDLES = 16
+
+
+class ArchivedLog(NamedTuple):
+    """A segment's log as the archive has it: of a sealed segment, or in pieces. Its offsets are from `base`
+    on, below `end`; those below `first` are in the log before it already, and are left out.
+    """
+
+    base: int
+    end: int
+    max_timestamp: int
+    stretches: tuple[Stretch, ...]
+    segment: Segment | None = None
+    first: int = 0
+
+    @property
+    def name(self) -> int:
+        """Return the base offset of the restored segment."""
+        return max(self.base, self.first)
+
+
+def of_segments(key: PartitionKey, segments: Iterable[Segment]) -> Iterator[ArchivedLog]:
+    """Yield the logs of sealed segments, which are in order."""
+    first = 0
+    for each in segments:
+        log = file_of(key, each, names.LOG)
+        yield ArchivedLog(each.base, each.end, each.max_timestamp, (log,), each, first)
+        first = each.end
+
+
+def file_of(key: PartitionKey, segment: Segment, suffix: str) -> Stretch:
+    """Return the object of one of a segment's files, which is a stretch from its first to its last byte."""
+    size, crc = segment.files[suffix]
+    return Stretch(segment.object(key, suffix), 0, size, crc)
+
+
+def of_pieces(pieces: Iterable[Piece]) -> Iterator[ArchivedLog]:
+    """Yield the logs that pieces make up. Raises CorruptArchiveError if the beginning of one is missing."""
+    for base, group in groupby(pieces, key=lambda it: it.base):
+        some = list(group)
+        if some[0].position:
+            where = f"byte {some[0].position} of the segment from offset {base} on"
+            raise CorruptArchiveError(some[0].object, f"a piece begins at {where}, and none is before it")
+        stretches = tuple(Stretch(it.object, it.at, it.length, it.crc) for it in some)
+        yield ArchivedLog(base, some[-1].end, max(it.max_timestamp for it in some), stretches)
+
+
+class RestoredPartition:
+    """One partition. `downloads` lists what is to be brought, and `cut` ends the log then: if it returns
+    False, both are called again. `finish` comes last; `start` and `end` are the log's offsets from then on,
+    `segments` and `size` (bytes) what it has.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        archived: ArchivedPartition,
+        listed: SegmentList,
+        cut: Cut,
+        time: int | None,
+        *,
+        gapped: bool,
+    ) -> None:
+        """The log as it was at a `time` (ms), None: in the newest state. `gapped`: compaction may have left
+        gaps in it. Raises ArchiveError, CorruptArchiveError.
+        """
+        self.key = archived.key
+        self._files, self._directory, self._archived = files, directory, archived
+        end = cut.ends.get(self.key[::2])
+        self._limit = Limit(cut.time, archived.end if end is None else end)
+        """Its `end` bounds the log also if that is the archive's."""
+        self.start = archived.start if time is None or not listed.starts else listed.start_at(time)
+        chosen = listed.current if time is None else listed.at(time)
+        if end is not None:
+            chosen = self._reaching(listed, end)
+        self.end = archived.end
+        self._are_newest = all(each.until is None for each in chosen)
+        self._waiting = self._logs(chosen, gapped)
+        self._made: list[ArchivedLog] = []
+        self._owed: list[Download] = []
+        """Files of the last log, which need not be cut."""
+        self._looked_at, self._is_doubtful = 0, False
+        self._reaches: int | None = None
+        """The offset behind the last record of a log that was cut."""
+        self.segments = self.size = 0
+
+    def _reaching(self, listed: SegmentList, end: int) -> tuple[Segment, ...]:
+        """Return the segments of a log that ends at an offset: also those that only retention took out of the
+        log, if it ends before the log begins.
+        """
+        chosen, first = listed.current, self._archived.start
+        if end < first:
+            chosen = listed.readable
+            first = chosen[0].base if chosen else first
+            self.start = first
+        if not first <= end <= self._archived.end:
+            there = f"the archive has it from offset {first} to end offset {self._archived.end}"
+            raise ArchiveError(f"{self.key} can't end at offset {end}: {there}")
+        return chosen
+
+    def _logs(self, chosen: Iterable[Segment], gapped: bool) -> list[ArchivedLog]:
+        """Return the logs of segments from the log start offset to the limit, the last one first."""
+        logs = list(of_segments(self.key, chosen))
+        sealed = max((each.end for each in logs), default=-1)
+        logs += of_pieces(each for each in self._archived.pieces if each.base >= sealed)
+        logs = [each for each in logs if each.end > self.start and each.base < self._limit.end]
+        if not gapped:
+            self._check_joined(logs)
+        return logs[::-1]
+
+    def _check_joined(self, logs: list[ArchivedLog]) -> None:
+        place = self._archived.segments or str(self.key)
+        for before, after in pairwise(logs):
+            if before.end != after.name:
+                raise CorruptArchiveError(place, f"offsets {before.end} to {after.name - 1} are missing")
+        wanted = self._limit.end
+        first, last = (logs[0].base, logs[-1].end) if logs else (self.start, self.start)
+        if first > self.start:
+            raise CorruptArchiveError(place, f"offsets {self.start} to {first - 1} are missing")
+        if last < wanted:
+            raise CorruptArchiveError(place, f"offsets {last} to {wanted - 1} are missing")
+
+    # --- downloads ------------------------------------------------------------------------
+
+    def downloads(self) -> list[Download]:
+        """Return the files to be made, up to the first log that may have to be cut."""
+        found, self._owed = self._owed, []
+        while self._waiting:
+            log = self._waiting.pop()
+            self._made.append(log)
+            self._is_doubtful = self._may_be_cut(log)
+            found.append(Download(self._path(log, names.LOG), log.stretches, True))
+            if log.name == log.base:
+                found += self._others(log, names.SNAPSHOT)
+            if self._is_doubtful:
+                break
+            found += self._indexes(log)
+        return found
+
+    def _may_be_cut(self, log: ArchivedLog) -> bool:
+        time, end = self._limit
+        return log.end > end or (time is not None and log.max_timestamp > time)
+
+    def _indexes(self, log: ArchivedLog) -> list[Download]:
+        """Return the indexes that fit the log: of one without its first records the other ones are made
+        anew.
+        """
+        return self._others(log, *_INDEXES) if log.name == log.base else self._others(log, names.TXN_INDEX)
+
+    def _others(self, log: ArchivedLog, *suffixes: str) -> list[Download]:
+        segment = log.segment
+        if segment is None:
+            return []
+        there = [each for each in suffixes if each in segment.files]
+        return [Download(self._path(log, it), (file_of(self.key, segment, it),), False) for it in there]
+
+    def _path(self, log: ArchivedLog, suffix: str) -> str:
+        return os.path.join(self._directory, names.segment_file(log.name, suffix))
+
+    # --- the log's end --------------------------------------------------------------------
+
+    def cut(self) -> bool:
+        """Cut the logs that were downloaded, if they reach into the log before them, or beyond the limit;
+        return whether all is there. Raises CorruptRecordError, OSError.
+        """
+        for log in self._made[self._looked_at :]:
+            if log.name > log.base:
+                drop_below(self._files, self._path(log, names.LOG), log.base, log.first)
+        self._looked_at = len(self._made)
+        if self._is_doubtful:
+            self._is_doubtful, log = False, self._made[-1]
+            self._reaches = cut_log(self._files, self._path(log, names.LOG), log.name, self._limit)
+            if self._reaches is None:
+                self._owed = self._indexes(log)
+            else:
+                self._waiting = []
+        return not self._waiting and not self._owed
+
+    def finish(self, topic_id: str, newest_epoch: int) -> None:
+        """Make the files beside the segments, and the directory durable. The log begins an epoch above
+        `newest_epoch`, the largest that the archive knows, when it is opened. Raises OSError.
+        """
+        self._find_end()
+        if self.end <= self.start:
+            self._begin_anew()
+        for log in self._made:
+            self._drop_first_aborts(log)
+            self.size += self._files.size(self._path(log, names.LOG))
+        self.segments = len(self._made)
+        epochs = format_leader_epochs(self._epochs(newest_epoch))
+        self._files.write_atomic(os.path.join(self._directory, names.LEADER_EPOCHS), epochs)
+        if topic_id:
+            metadata = names.partition_metadata(topic_id)
+            self._files.write_atomic(os.path.join(self._directory, names.PARTITION_METADATA), metadata)
+        self._files.sync_dir(self._directory)
+
+    def _find_end(self) -> None:
+        """Set the log end offset. Behind a time there may be no record for a while: the log ends as early as
+        it can.
+        """
+        if self._limit.time is None or self._reaches is None:
+            self.end = self._limit.end
+        else:
+            self.end = self._reaches
+            while len(self._made) > 1 and not self._files.size(self._path(self._made[-1], names.LOG)):
+                self._remove(self._made.pop())
+                self.end = min(self.end, self._made[-1].end)
+                self._reaches = None
+        if self._made and self._made[-1].name < self.end and not self._ends_in_record():
+            self._begin_empty()
+
+    def _ends_in_record(self) -> bool:
+        """Return whether the last record is known to be just before the log end offset: compaction may have
+        removed the last ones of a segment.
+        """
+        return self._reaches == self.end if self._reaches is not None else self._made[-1].segment is None
+
+    def _begin_empty(self) -> None:
+        """Begin an empty segment at the log end offset."""
+        empty = ArchivedLog(self.end, self.end, -1, ())
+        self._made.append(empty)
+        with self._files.open_anew(self._path(empty, names.LOG)) as out:
+            self._files.sync(out)
+
+    def _remove(self, log: ArchivedLog) -> None:
+        for suffix in (names.LOG, names.SNAPSHOT, *_INDEXES):
+            path = self._path(log, suffix)
+            if self._files.exists(path):
+                self._files.unlink(path)
+
+    def _drop_first_aborts(self, log: ArchivedLog) -> None:
+        """Leave out the aborted transactions of a segment whose first records are left out."""
+        path = self._path(log, names.TXN_INDEX)
+        if log.name > log.base and self._files.exists(path):
+            entries = txn_index.parse(self._files.read_file(path), log.base)
+            self._files.write_atomic(path, entries[entries["last_offset"] >= log.first].tobytes())
+
+    @property
+    def cleaned(self) -> int | None:
+        """Return the cleaner's offset; None if the segments are those from before a compaction."""
+        return self._archived.cleaned if self._are_newest else None
+
+    def _begin_anew(self) -> None:
+        """Remove all segments: the log begins, and ends, at its start offset."""
+        for name in self._files.listdir(self._directory):
+            self._files.unlink(os.path.join(self._directory, name))
+        self._made, self.end = [], self.start
+
+    def _epochs(self, newest: int) -> tuple[tuple[int, int], ...]:
+        """Return the leader epochs of the log, and behind them one at its end, without records."""
+        cache = LeaderEpochCache(self._archived.epochs)
+        cache.truncate_from_end(self.end)
+        if self._made and (not cache.entries or cache.entries[0][1] > self.start):
+            cache = LeaderEpochCache(epoch_history.derive(self._files, self._segments())[0])
+        cache.truncate_from_start(self.start)
+        newest = max(newest, cache.current, *(epoch for epoch, _ in self._archived.epochs), 0)
+        cache.assign(min(newest + 1 + secrets.randbelow(STEPS), INT32_MAX - 1), self.end)
+        return cache.entries
+
+    def _segments(self) -> list[LogSegment]:
+        pool, found = HandlePool(self._files, _HANDLES), []
+        for log in self._made:
+            size = self._files.size(self._path(log, names.LOG))
+            found.append(LogSegment(pool, self._directory, log.name, size, writable=False))
+        return found

@@ -1,0 +1,104 @@
+"""`NewStore`: a store that is made beside its place, and gets its name once it is whole: a copy, or a
+restored one.
+
+On disk: `<target><suffix>`, synced whole before it is renamed to `<target>`, and a lock file
+`<target><suffix>.lock` while it is made. Threads and processes: one makes a store at a place at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from segstore import names
+from segstore.errors import StorageError
+from segstore.files import Files
+from segstore.storage.meta.directory_safety import remove_tree
+from segstore.storage.meta.offset_checkpoints import write_offsets
+from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+from segstore.storage.store.store import Store
+
+
+class NewStore:
+    """A store to be made at `target`, an absolute path; `what` it is called in errors, such as "copy"."""
+
+    def __init__(self, files: Files, target: str, suffix: str, what: str) -> None:
+        self._files, self._target, self._what = files, target, what
+        self.path = target + suffix
+        """The directory that the store is made in."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Run a block in which no other store is made at the same place. Raises StorageError (EBUSY)."""
+        path = self.path + names.LOCK
+        try:
+            lock = self._files.lock(path)
+        except BlockingIOError:
+            pid = self._files.lock_holder(path)
+            message = f"Process {pid or '?'} is making another {self._what} here"
+            raise StorageError(errno.EBUSY, message, self.path) from None
+        except OSError as error:
+            message = f"No {self._what} can be made there: {error.strerror}"
+            raise StorageError(error.errno, message, self._target) from error
+        with lock:
+            try:
+                yield
+            finally:
+                self._files.unlink(path)
+
+    def begin(self) -> None:
+        """Make the directory, in place of one that a killed process left. Raises StorageError (EEXIST) if the
+        target is there, and is not an empty directory.
+        """
+        files, target = self._files, self._target
+        if files.exists(target) and (files.is_symlink(target) or files.listdir(target)):
+            raise StorageError(errno.EEXIST, f"The target of a {self._what} exists already", target)
+        if files.exists(self.path):
+            remove_tree(files, self.path)
+        files.mkdir(self.path)
+
+    def drop(self) -> None:
+        """Remove what was made."""
+        remove_tree(self._files, self.path)
+
+    def finish(self) -> None:
+        """Give the store its name, durably."""
+        self._files.rename(self.path, self._target)
+        self._files.sync_dir(os.path.dirname(self._target))
+
+
+class NewCheckpoints:
+    """The checkpoints of a new store's root."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[TopicPartitionKey, int]] = {name: {} for name in names.OFFSET_CHECKPOINTS}
+
+    def add(self, key: TopicPartitionKey, start: int, end: int, cleaned: int | None) -> None:
+        """Add a partition whose log is synced from offset `start` to `end`; `cleaned` is the cleaner's
+        offset, None if it has none.
+        """
+        lines = {names.RECOVERY_POINTS: end, names.LOG_STARTS: start, names.HIGH_WATERMARKS: end}
+        if cleaned is not None:
+            lines[names.CLEANER_OFFSETS] = min(cleaned, end)
+        for name, offset in lines.items():
+            self._lines[name][key] = offset
+
+    @property
+    def ends(self) -> dict[TopicPartitionKey, int]:
+        """Return the log end offsets."""
+        return self._lines[names.HIGH_WATERMARKS]
+
+    def write(self, files: Files, root: str) -> None:
+        """Write the files, durable once the directory is synced."""
+        for name, lines in self._lines.items():
+            write_offsets(files, os.path.join(root, name), lines)
+
+
+def build_indexes(store: Store) -> None:
+    """Build the indexes that are missing. Raises CorruptRecordError, StorageError."""
+    for info in store.topics().values():
+        for number in info.partition_ids:
+            for segment in store.partition(info.name, number)._source.view.segments:
+                segment.indexes  # noqa: B018 (builds those that are missing)
