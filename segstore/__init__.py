@@ -20,6 +20,7 @@ from segstore.first_use import import_apart
 from segstore.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from segstore.archiving.archive import Archive, archive
     from segstore.client.admin import (
         AdminClient,
         ConfigResource,
@@ -77,6 +78,7 @@ __all__ = [
     "LATEST",
     "AcknowledgeType",
     "AdminClient",
+    "Archive",
     "AsyncConsumer",
     "AsyncProducer",
     "AsyncShareConsumer",
@@ -123,6 +125,7 @@ __all__ = [
     "TopicRecord",
     "TopicScan",
     "__version__",
+    "archive",
     "check",
     "copy",
     "cut_records",
@@ -146,6 +149,7 @@ __all__ += errors.__all__
 
 
 _WHEN_ASKED_FOR = {
+    "segstore.archiving.archive": ("Archive", "archive"),
     "segstore.client.admin": (
         "AdminClient",
         "ConfigResource",
