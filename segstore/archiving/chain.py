@@ -64,14 +64,22 @@ def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
     """Return the newest state of an archive; with a `time` (ms) the newest state of the way that the archive
     went then. Raises ArchiveError if there is no archive, CorruptArchiveError, UnsupportedFormatError.
     """
+    state = newest_state(objects)
+    if state is None:
+        raise ArchiveError(f"{objects.uri}: there is no archive: `segstore archive` makes one")
+    return _way_at(objects, state, time)
+
+
+def newest_state(objects: Objects) -> ArchiveState | None:
+    """Return the newest state of an archive, None if there is no archive. Errors as `read_state`."""
     for claim in claims(objects):
-        state = _newest_of(objects, claim)
+        state = newest_of(objects, claim)
         if state is not None:
-            return _way_at(objects, state, time)
-    raise ArchiveError(f"{objects.uri}: there is no archive: `segstore archive` makes one")
+            return state
+    return None
 
 
-def _newest_of(objects: Objects, claim: Claim) -> ArchiveState | None:
+def newest_of(objects: Objects, claim: Claim) -> ArchiveState | None:
     """Return the newest state of a claim, None if it has none yet."""
     listed = objects.list(commits_of(claim))
     found = [name for name in map(parse_commit, listed) if name is not None]
@@ -110,7 +118,7 @@ def _way_at(objects: Objects, state: ArchiveState, time: int | None) -> ArchiveS
     if time is not None:
         for way in state.ways:
             if time < way.until:
-                earlier = _newest_of(objects, way.claim)
+                earlier = newest_of(objects, way.claim)
                 if earlier is None:
                     raise CorruptArchiveError(
                         commits_of(way.claim), f"what the archive had before {way.until} ms is missing"
