@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from typing_extensions import Buffer
 
@@ -22,15 +22,16 @@ from segstore.threads import Worker
 THREADS = 8
 BUFFER = 4 << 20
 Progress = Callable[[int], object]
+T = TypeVar("T")
 
 
-class Source(Protocol):
+class ReadableObjects(Protocol):
     """Where objects are read from; see `remote.RemoteFiles`."""
 
     def read_into(self, name: str, at: int, buffer: Buffer) -> int: ...
 
 
-class Stretch(NamedTuple):
+class ObjectRange(NamedTuple):
     """`length` bytes of an object from byte `at` on, and their CRC-32C."""
 
     object: str
@@ -40,57 +41,88 @@ class Stretch(NamedTuple):
 
 
 class Download(NamedTuple):
-    """A file to be made of stretches of objects, one behind the other; `counted` says whether `progress` is
+    """A file to be made of ranges of objects, one behind the other; `counted` says whether `progress` is
     told of its bytes.
     """
 
     path: str
-    stretches: tuple[Stretch, ...]
+    ranges: tuple[ObjectRange, ...]
     counted: bool
 
-    @property
-    def size(self) -> int:
-        """Return the size of the file in bytes."""
-        return sum(each.length for each in self.stretches)
 
-
-def read_stretch(
-    source: Source, stretch: Stretch, buffer: bytearray, take: Callable[[memoryview], object]
+def read_range(
+    source: ReadableObjects, wanted: ObjectRange, buffer: bytearray, take: Callable[[memoryview], object]
 ) -> None:
-    """Read a stretch through a buffer, and give its bytes to `take`, from the first to the last. Raises
+    """Read a range through a buffer, and give its bytes to `take`, from the first to the last. Raises
     CorruptArchiveError if the object is missing or too short, or the CRC is wrong: `take` has had all bytes
     then.
     """
     crc = done = 0
-    while done < stretch.length:
-        part = memoryview(buffer)[: min(len(buffer), stretch.length - done)]
+    while done < wanted.length:
+        part = memoryview(buffer)[: min(len(buffer), wanted.length - done)]
         try:
-            n = source.read_into(stretch.object, stretch.at + done, part)
+            n = source.read_into(wanted.object, wanted.at + done, part)
         except FileNotFoundError:
-            raise CorruptArchiveError(stretch.object, "it is missing") from None
+            raise CorruptArchiveError(wanted.object, "it is missing") from None
         if not n:
-            end = stretch.at + stretch.length
+            end = wanted.at + wanted.length
             raise CorruptArchiveError(
-                stretch.object, f"it ends at byte {stretch.at + done}, not behind byte {end}"
+                wanted.object, f"it ends at byte {wanted.at + done}, not behind byte {end}"
             )
         crc = lib.seg_crc32c(crc, ffi.from_buffer("uint8_t[]", part), n)
         take(part[:n])
         done += n
-    if crc != stretch.crc:
-        where = f"of {stretch.length} bytes from byte {stretch.at} on"
-        raise CorruptArchiveError(stretch.object, f"the CRC-32C {where} is {crc:08x}, not {stretch.crc:08x}")
+    if crc != wanted.crc:
+        where = f"of {wanted.length} bytes from byte {wanted.at} on"
+        raise CorruptArchiveError(wanted.object, f"the CRC-32C {where} is {crc:08x}, not {wanted.crc:08x}")
 
 
-def download(source: Source, files: Files, tasks: Iterable[Download], progress: Progress) -> None:
+def download(source: ReadableObjects, files: Files, tasks: Iterable[Download], progress: Progress) -> None:
     """Make the files of all tasks. `progress` is called by this thread, with bytes that were written. Raises
     the first error of a task: ArchiveError, CorruptArchiveError, OSError; files may be incomplete then.
     """
-    taken = _Tasks(source, files, iter(tasks))
+
+    def make(task: Download, buffer: bytearray, tell: Progress) -> None:
+        with files.open_anew(task.path) as out:
+            writing = _Writing(files, out, tell, task.counted)
+            for wanted in task.ranges:
+                read_range(source, wanted, buffer, writing.take)
+            files.sync(out)
+
+    spread(tasks, make, progress)
+
+
+class _Writing:
+    """A file that is written from its first to its last byte."""
+
+    def __init__(self, files: Files, out: Handle, tell: Progress, counted: bool) -> None:
+        self._files, self._out, self._tell, self._counted, self._at = files, out, tell, counted, 0
+
+    def take(self, data: memoryview) -> None:
+        self._files.pwrite(self._out, data, self._at)
+        self._files.start_sync(self._out, self._at, len(data))
+        self._at += len(data)
+        self._tell(len(data) if self._counted else 0)
+
+
+# --- threads -----------------------------------------------------------------------------------
+
+Work = Callable[[T, bytearray, Progress], object]
+"""Is called with a task, a buffer of the thread, and what it calls with bytes that are done, now and then:
+that raises an exception, which is for nobody, once another task has failed.
+"""
+
+
+def spread(tasks: Iterable[T], work: Work[T], progress: Progress) -> None:
+    """Do the work of all tasks, several at a time. `progress` is called by this thread. Raises the first
+    error of a task.
+    """
+    taken = _Tasks(iter(tasks), work)
     workers = [Worker(f"segstore-restore-{number}") for number in range(THREADS)]
     try:
         for each in workers:
             each.start()
-            each.do(taken.work)
+            each.do(taken.run)
         for size in taken.progress():
             progress(size)
         for each in workers:
@@ -101,20 +133,20 @@ def download(source: Source, files: Files, tasks: Iterable[Download], progress: 
             each.end()
 
 
-class _Tasks:
-    """The downloads that the threads share."""
+class _Tasks(Generic[T]):
+    """The tasks that the threads share."""
 
-    def __init__(self, source: Source, files: Files, tasks: Iterator[Download]) -> None:
-        self._source, self._files, self._tasks = source, files, tasks
+    def __init__(self, tasks: Iterator[T], work: Work[T]) -> None:
+        self._tasks, self._work = tasks, work
         self._taking, self._stopped = Mutex(), False
         self._told: SimpleQueue[int] = SimpleQueue()
 
     def stop(self) -> None:
-        """Let no thread go on behind the buffer that it writes now."""
+        """Let no thread go on behind the bytes that it has under way."""
         self._stopped = True
 
     def progress(self) -> Iterator[int]:
-        """Yield bytes that were written, until each thread has ended its work."""
+        """Yield bytes that are done, until each thread has ended its work."""
         left = THREADS
         while left:
             size = self._told.get()
@@ -123,48 +155,29 @@ class _Tasks:
             else:
                 left -= 1
 
-    def work(self) -> None:
-        """Do downloads until there are no more, or one has failed."""
+    def run(self) -> None:
+        """Do tasks until there are no more, or one has failed."""
         buffer = bytearray(BUFFER)
         try:
             with contextlib.suppress(_StoppedError):
-                while (task := self._next()) is not None:
-                    self._make(task, buffer)
+                while (found := self._next()) is not None:
+                    self._work(found[0], buffer, self._tell)
         except BaseException:
             self.stop()
             raise
         finally:
             self._told.put(0)
 
-    def _next(self) -> Download | None:
+    def _next(self) -> tuple[T] | None:
         with self._taking:
-            return None if self._stopped else next(self._tasks, None)
+            return None if self._stopped else next(((each,) for each in self._tasks), None)
 
-    def _make(self, task: Download, buffer: bytearray) -> None:
-        with self._files.open_anew(task.path) as out:
-            writing = _Writing(self, out, task.counted)
-            for stretch in task.stretches:
-                read_stretch(self._source, stretch, buffer, writing.take)
-            self._files.sync(out)
-
-    def wrote(self, out: Handle, at: int, data: memoryview, counted: bool) -> None:
-        """Write bytes to a file, and tell so. Raises OSError, _StoppedError."""
+    def _tell(self, size: int) -> None:
         if self._stopped:
             raise _StoppedError
-        self._files.pwrite(out, data, at)
-        self._files.start_sync(out, at, len(data))
-        if counted:
-            self._told.put(len(data))
-
-
-class _Writing:
-    def __init__(self, tasks: _Tasks, out: Handle, counted: bool) -> None:
-        self._tasks, self._out, self._counted, self._at = tasks, out, counted, 0
-
-    def take(self, data: memoryview) -> None:
-        self._tasks.wrote(self._out, self._at, data, self._counted)
-        self._at += len(data)
+        if size:
+            self._told.put(size)
 
 
 class _StoppedError(Exception):
-    """Another download has failed."""
+    """Another task has failed."""

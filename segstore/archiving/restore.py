@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from segstore import names
 from segstore.archiving.chain import Objects, read_state
-from segstore.archiving.downloads import Progress, Source, download
+from segstore.archiving.downloads import Progress, ReadableObjects, download
 from segstore.archiving.object_names import PartitionKey
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.restored_partition import RestoredPartition
@@ -57,7 +57,7 @@ class Restored(NamedTuple):
     time: int
 
 
-class _Archive(Objects, Source, Protocol):
+class _Archive(Objects, ReadableObjects, Protocol):
     """The objects of an archive; see `remote.RemoteFiles`."""
 
 

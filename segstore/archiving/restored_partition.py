@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator
-from itertools import groupby, pairwise
-from typing import NamedTuple
 
 from segstore import names
 from segstore.archiving.cutting import Limit, cut_log, drop_below
-from segstore.archiving.downloads import Download, Stretch
-from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.downloads import Download
+from segstore.archiving.pieces import Segment
+from segstore.archiving.restored_logs import RestoredLog, check_joined, file_of, restored_logs
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition
 from segstore.archiving.times import Cut
-from segstore.errors import ArchiveError, CorruptArchiveError
+from segstore.errors import ArchiveError
 from segstore.files import Files
 from segstore.index import txn_index
 from segstore.integers import INT32_MAX
@@ -34,50 +31,6 @@ from segstore.storage.segment.segment import Segment as LogSegment
 
 _INDEXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
 _HANDLES = 16
-
-
-class ArchivedLog(NamedTuple):
-    """A segment's log as the archive has it: of a sealed segment, or in pieces. Its offsets are from `base`
-    on, below `end`; those below `first` are in the log before it already, and are left out.
-    """
-
-    base: int
-    end: int
-    max_timestamp: int
-    stretches: tuple[Stretch, ...]
-    segment: Segment | None = None
-    first: int = 0
-
-    @property
-    def name(self) -> int:
-        """Return the base offset of the restored segment."""
-        return max(self.base, self.first)
-
-
-def of_segments(key: PartitionKey, segments: Iterable[Segment]) -> Iterator[ArchivedLog]:
-    """Yield the logs of sealed segments, which are in order."""
-    first = 0
-    for each in segments:
-        log = file_of(key, each, names.LOG)
-        yield ArchivedLog(each.base, each.end, each.max_timestamp, (log,), each, first)
-        first = each.end
-
-
-def file_of(key: PartitionKey, segment: Segment, suffix: str) -> Stretch:
-    """Return the object of one of a segment's files, which is a stretch from its first to its last byte."""
-    size, crc = segment.files[suffix]
-    return Stretch(segment.object(key, suffix), 0, size, crc)
-
-
-def of_pieces(pieces: Iterable[Piece]) -> Iterator[ArchivedLog]:
-    """Yield the logs that pieces make up. Raises CorruptArchiveError if the beginning of one is missing."""
-    for base, group in groupby(pieces, key=lambda it: it.base):
-        some = list(group)
-        if some[0].position:
-            where = f"byte {some[0].position} of the segment from offset {base} on"
-            raise CorruptArchiveError(some[0].object, f"a piece begins at {where}, and none is before it")
-        stretches = tuple(Stretch(it.object, it.at, it.length, it.crc) for it in some)
-        yield ArchivedLog(base, some[-1].end, max(it.max_timestamp for it in some), stretches)
 
 
 class RestoredPartition:
@@ -111,8 +64,11 @@ class RestoredPartition:
             chosen = self._reaching(listed, end)
         self.end = archived.end
         self._are_newest = all(each.until is None for each in chosen)
-        self._waiting = self._logs(chosen, gapped)
-        self._made: list[ArchivedLog] = []
+        logs = restored_logs(self.key, chosen, archived.pieces, self.start, self._limit.end)
+        if not gapped:
+            check_joined(logs, self.start, self._limit.end, archived.segments or str(self.key))
+        self._waiting = logs[::-1]
+        self._made: list[RestoredLog] = []
         self._owed: list[Download] = []
         """Files of the last log, which need not be cut."""
         self._looked_at, self._is_doubtful = 0, False
@@ -134,28 +90,6 @@ class RestoredPartition:
             raise ArchiveError(f"{self.key} can't end at offset {end}: {there}")
         return chosen
 
-    def _logs(self, chosen: Iterable[Segment], gapped: bool) -> list[ArchivedLog]:
-        """Return the logs of segments from the log start offset to the limit, the last one first."""
-        logs = list(of_segments(self.key, chosen))
-        sealed = max((each.end for each in logs), default=-1)
-        logs += of_pieces(each for each in self._archived.pieces if each.base >= sealed)
-        logs = [each for each in logs if each.end > self.start and each.base < self._limit.end]
-        if not gapped:
-            self._check_joined(logs)
-        return logs[::-1]
-
-    def _check_joined(self, logs: list[ArchivedLog]) -> None:
-        place = self._archived.segments or str(self.key)
-        for before, after in pairwise(logs):
-            if before.end != after.name:
-                raise CorruptArchiveError(place, f"offsets {before.end} to {after.name - 1} are missing")
-        wanted = self._limit.end
-        first, last = (logs[0].base, logs[-1].end) if logs else (self.start, self.start)
-        if first > self.start:
-            raise CorruptArchiveError(place, f"offsets {self.start} to {first - 1} are missing")
-        if last < wanted:
-            raise CorruptArchiveError(place, f"offsets {last} to {wanted - 1} are missing")
-
     # --- downloads ------------------------------------------------------------------------
 
     def downloads(self) -> list[Download]:
@@ -165,7 +99,7 @@ class RestoredPartition:
             log = self._waiting.pop()
             self._made.append(log)
             self._is_doubtful = self._may_be_cut(log)
-            found.append(Download(self._path(log, names.LOG), log.stretches, True))
+            found.append(Download(self._path(log, names.LOG), log.ranges, True))
             if log.name == log.base:
                 found += self._others(log, names.SNAPSHOT)
             if self._is_doubtful:
@@ -173,24 +107,24 @@ class RestoredPartition:
             found += self._indexes(log)
         return found
 
-    def _may_be_cut(self, log: ArchivedLog) -> bool:
+    def _may_be_cut(self, log: RestoredLog) -> bool:
         time, end = self._limit
         return log.end > end or (time is not None and log.max_timestamp > time)
 
-    def _indexes(self, log: ArchivedLog) -> list[Download]:
+    def _indexes(self, log: RestoredLog) -> list[Download]:
         """Return the indexes that fit the log: of one without its first records the other ones are made
         anew.
         """
         return self._others(log, *_INDEXES) if log.name == log.base else self._others(log, names.TXN_INDEX)
 
-    def _others(self, log: ArchivedLog, *suffixes: str) -> list[Download]:
+    def _others(self, log: RestoredLog, *suffixes: str) -> list[Download]:
         segment = log.segment
         if segment is None:
             return []
         there = [each for each in suffixes if each in segment.files]
         return [Download(self._path(log, it), (file_of(self.key, segment, it),), False) for it in there]
 
-    def _path(self, log: ArchivedLog, suffix: str) -> str:
+    def _path(self, log: RestoredLog, suffix: str) -> str:
         return os.path.join(self._directory, names.segment_file(log.name, suffix))
 
     # --- the log's end --------------------------------------------------------------------
@@ -253,18 +187,18 @@ class RestoredPartition:
 
     def _begin_empty(self) -> None:
         """Begin an empty segment at the log end offset."""
-        empty = ArchivedLog(self.end, self.end, -1, ())
+        empty = RestoredLog(self.end, self.end, -1, ())
         self._made.append(empty)
         with self._files.open_anew(self._path(empty, names.LOG)) as out:
             self._files.sync(out)
 
-    def _remove(self, log: ArchivedLog) -> None:
+    def _remove(self, log: RestoredLog) -> None:
         for suffix in (names.LOG, names.SNAPSHOT, *_INDEXES):
             path = self._path(log, suffix)
             if self._files.exists(path):
                 self._files.unlink(path)
 
-    def _drop_first_aborts(self, log: ArchivedLog) -> None:
+    def _drop_first_aborts(self, log: RestoredLog) -> None:
         """Leave out the aborted transactions of a segment whose first records are left out."""
         path = self._path(log, names.TXN_INDEX)
         if log.name > log.base and self._files.exists(path):
