@@ -6,7 +6,9 @@ message of the log, or a `repr`. Threads: any; functions without state.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 SHOWN = frozenset(
@@ -20,9 +22,17 @@ SHOWN = frozenset(
 """What is shown of a query; any other value may be a secret."""
 HIDDEN = "***"
 S3 = "s3"
-_CONTAINERS = ("abfs", "abfss")
-"""Schemes whose URIs have a container before the @."""
-_USERS = ("hdfs", "viewfs")
+_USERS = ("abfs", "abfss", "hdfs", "viewfs")
+"""Schemes that have a container or a user before the @, which are no secret."""
+
+
+class _Parts(NamedTuple):
+    """Parts of a URI as they stand in it; `user` may have a password, `place` is host and path."""
+
+    scheme: str
+    user: str
+    place: str
+    query: tuple[tuple[str, str, str], ...]
 
 
 def is_uri(text: str) -> bool:
@@ -35,23 +45,28 @@ def redacted(uri: str) -> str:
     """Return a URI without passwords, keys, and values of a query that may be secret."""
     if not is_uri(uri):
         return uri
-    before, _, rest = uri.partition("://")
-    place, mark, query = rest.partition("?")
-    host, slash, path = place.partition("/")
-    user, at, host = host.rpartition("@")
-    return f"{before}://{_shown_user(before, user) if at else ''}{host}{slash}{path}{mark}{_shown(query)}"
+    parts = _parts(uri)
+    name = parts.user.partition(":")[0]
+    user = f"{name}@" if name and parts.scheme in _USERS else ""
+    shown = "&".join(f"{name}{mark}{_shown(name, value)}" for name, mark, value in parts.query)
+    return f"{parts.scheme}://{user}{parts.place}{'?' if shown else ''}{shown}"
 
 
-def _shown_user(scheme: str, user: str) -> str:
-    name = user.partition(":")[0]
-    return f"{name}@" if name and scheme in (*_CONTAINERS, *_USERS) else ""
+def _parts(uri: str) -> _Parts:
+    """Return the parts of a URI. A "/" or "?" in a password should be quoted, and may not be."""
+    scheme, _, rest = uri.partition("://")
+    first = re.split("[/?]", rest, maxsplit=1)[0]
+    user = ""
+    if "@" in first:
+        user = first.rpartition("@")[0]
+    elif ":" in first and not first.rpartition(":")[2].isdecimal():
+        user = rest.rpartition("@")[0]
+    place, _, query = (rest[len(user) + 1 :] if user else rest.removeprefix("@")).partition("?")
+    return _Parts(scheme, user, place, tuple(part.partition("=") for part in query.split("&") if part))
 
 
-def _shown(query: str) -> str:
-    pairs = (part.partition("=") for part in query.split("&"))
-    return "&".join(
-        f"{name}{mark}{value if name in SHOWN else HIDDEN if mark else ''}" for name, mark, value in pairs
-    )
+def _shown(name: str, value: str) -> str:
+    return value if name in SHOWN or not value else HIDDEN
 
 
 def without_secrets(text: str, uri: str) -> str:
@@ -66,17 +81,10 @@ def _secrets(uri: str) -> set[str]:
     """Return the values that `redacted` leaves out, as they stand in the URI and as they are meant."""
     if not is_uri(uri):
         return set()
-    place, _, query = uri.partition("://")[2].partition("?")
-    user, at, _ = place.partition("/")[0].rpartition("@")
-    found = {user.partition(":")[2]} if at else set()
-    found |= {
-        value
-        for name, value in (part.split("=", 1) for part in query.split("&") if "=" in part)
-        if name not in SHOWN
-    }
-    return {
-        each for value in found for each in (value, unquote(value), quote(unquote(value))) if len(each) > 1
-    }
+    parts = _parts(uri)
+    found = {parts.user.partition(":")[2], *(value for name, _, value in parts.query if name not in SHOWN)}
+    spelled = {each for value in found for each in (value, unquote(value), quote(unquote(value)))}
+    return {each for each in spelled if len(each) > 1}
 
 
 def completed(uri: str, environment: Mapping[str, str]) -> str:

@@ -156,6 +156,15 @@ COMMANDS = {
         "segstore.cli.maintenance",
         "Copy the store to TARGET, which must not exist yet. Another process may be writing the store.",
     ),
+    "archive": (
+        "segstore.cli.archive",
+        "Archive the store at URI, such as s3://bucket/log or a directory, until Ctrl-C. With `verify`, read"
+        " and check every object of an archive.",
+    ),
+    "restore": (
+        "segstore.cli.restore",
+        "Make a store in DIRECTORY, which must not exist yet, of the archive at URI.",
+    ),
     "dump": (
         "segstore.cli.dump",
         "Show what is in files: batches, index entries, snapshots, checkpoints.",
