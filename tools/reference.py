@@ -117,7 +117,7 @@ STATUSES = """\
 | 0 | Done. `serve`, `follow`, `mirror` and `archive` end with it after SIGTERM, too. |
 | 1 | An error, named by a line on standard error; damage found by `check`; "no" as answer to a question. |
 | 2 | Wrong usage: an unknown command or option, or a value that it does not take, as what is no SQL. |
-| 130 | Ctrl-C, the usual end of `consume --follow`, `serve`, `follow`, `mirror` and `archive` on a terminal. |
+| 130 | Ctrl-C, the usual end of `consume --follow`, `serve`, `follow`, `mirror`, `archive`. |
 | 129 | SIGHUP, but for `serve`, which reads certificates, users and rights again. |
 | 143 | SIGTERM; `follow --once`, `mirror --once` and `archive --once` end with it, their work unfinished. |
 | 141 | The reader of a pipe has closed it, as `head` does. |"""

@@ -93,6 +93,7 @@ KINDS = {
         ),
     ),
     "rounds of a share group": Kind(0.03, ("processes/test_queue_judge",)),
+    "rounds of an archive": Kind(0.0, ("processes/test_archive_judge",)),
     "rounds of a standby": Kind(0.0, ("processes/test_standby_rounds",)),
     "images": Kind(0.0, ("packaging/test_image",)),
     "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),
