@@ -25,6 +25,7 @@ from segstore.archiving.settings import GRACE_MS, WEEK_MS, ArchiveSettings, chec
 from segstore.errors import (
     ArchiveError,
     ArchiveFencedError,
+    ForkedError,
     InvalidTypeError,
     SegstoreError,
     StoreClosedError,
@@ -48,6 +49,8 @@ log = Logger("segstore")
 _ENDING = 30.0
 _BACKOFF_MS, _BACKOFF_MAX_MS = 100, 10_000
 _ONCE_TRIES = 3
+_AIMED_AT = 0.75
+"""The part of the interval after which records are to be archived: the rest is for ticks that take longer."""
 
 
 class Archive(Running):
@@ -74,7 +77,6 @@ class Archive(Running):
         self._asked = self._archived = 0
         self._error: Exception | None = None
         self._failed: Exception | None = None
-        self._ended = Latch()
         self._backoff = Backoff(_BACKOFF_MS, _BACKOFF_MAX_MS)
         self._beside = beside
         if beside is not None:
@@ -109,7 +111,9 @@ class Archive(Running):
         archive; StoreClosedError if it is closed.
         """
         deadline = deadline_in(timeout_ms)
-        asked = self._asked = next(self._requests)
+        self._check_here()
+        with self._lock:
+            asked = self._asked = next(self._requests)
         self._news.put(None)
         if self._until(lambda: self._archived >= asked, deadline):
             return True
@@ -121,6 +125,7 @@ class Archive(Running):
         """Return how far the archive is behind each partition: in records by offsets, in bytes of logs, and
         in ms since the moment up to which it has everything, 0 if it lacks nothing. -1: not known yet.
         """
+        self._check_here()
         return lags(self._moments, self._archiver)
 
     def total_lag(self) -> Lag:
@@ -142,7 +147,6 @@ class Archive(Running):
             return
         self._done.open()
         self._news.put(None)
-        self._ended.wait(_ENDING)
         self._thread.join(_ENDING)
         with self._lock:
             beside, self._beside = self._beside, None
@@ -150,6 +154,12 @@ class Archive(Running):
             with suppress(ValueError):
                 beside._families.remove(self.metrics)
         self._store.close()
+
+    def _check_here(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError(
+                f"{self!r} runs in process {self._pid}: it has no thread in process {os.getpid()}"
+            )
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -173,19 +183,26 @@ class Archive(Running):
                 raise error
         finally:
             self._drop()
-            self._ended.open()
 
     def _run(self) -> None:
         try:
             while not self._done.is_open:
                 began = time.monotonic()
-                self._wait(self._tried() or began + self._settings.interval - time.monotonic())
+                paused = self._tried()
+                took = time.monotonic() - began
+                self._wait(paused or self._pause(took))
         except Exception as error:
             log.exception("a defect, met by an archive's thread")
             self._fail(error)
         finally:
             self._drop()
-            self._ended.open()
+
+    def _pause(self, took: float) -> float:
+        """Return the seconds until the next tick is due, which takes as long as the last one, and is to be
+        over when the interval is: what was appended right behind a moment is no older than that then.
+        """
+        interval = self._settings.interval
+        return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:
         """Tick once; return after how many seconds to try again if that has failed, else 0."""
@@ -276,9 +293,9 @@ def archive(
 
     `store` is an open store, or a directory, which is opened "r" beside its writer; also a broker's, or one
     of the directories of a replicated store, whose replicas are archived up to their high watermarks.
-    `topics` are names, None for all; topics that the engine writes for itself are archived in any case. A
-    tick comes each `interval_ms`. An archive that is there is gone on with; another archiver of it ends with
-    ArchiveFencedError.
+    `topics` are names, None for all; topics that the engine writes for itself are archived in any case.
+    `interval_ms` is how old a record may become before it is in the archive, if that keeps pace. An archive
+    that is there is gone on with; another archiver of it ends with ArchiveFencedError.
 
     The archive keeps what the store's retention deletes: for `retention_ms` by the records' timestamps, or
     until a partition has more than `retention_bytes`; -1: for ever. Deleted topics stay for `retention_ms`,

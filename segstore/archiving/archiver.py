@@ -9,6 +9,7 @@ disk files are only read. Threads: one, and those of `Uploads`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -38,11 +39,10 @@ from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.settings import ArchiveSettings
 from segstore.archiving.state import ArchivedPartition, state_of
 from segstore.archiving.taking_over import take_over
-from segstore.archiving.trash import Trash, needed_by, needed_by_ways, own_objects, segment_objects
+from segstore.archiving.trash import Listed, Trash, list_all, needed_by, own_objects, segment_objects
 from segstore.archiving.uploads import Done, Sealed, Uploads, upload_segment
 from segstore.errors import (
     ArchiveError,
-    CorruptArchiveError,
     SegstoreError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
@@ -96,6 +96,7 @@ class Archiver:
         self._commits = 0
         self._looked = monotonic()
         self._flown: _Flown = SimpleQueue()
+        self._listed: SimpleQueue[Done[Listed]] = SimpleQueue()
         self._flights: dict[int, tuple[Sealed, str]] = {}
         self._trash = Trash(objects, self.claim, settings.grace_ms, counts)
         self._retention = Retention(settings)
@@ -127,7 +128,7 @@ class Archiver:
                 if not left:
                     raise
         self.carried = moment
-        self._clean(moment.time)
+        self._clean(moment)
 
     def _carry(self, look: bool) -> Moment:
         while True:
@@ -271,7 +272,7 @@ class Archiver:
         due = self._retention.is_due(time)
         topics = changed_topics(self.state, moment, time)
         gone = self._retention.forgotten(self.state, time) if due else []
-        dropped = self._retention.dropped(self.partitions, self.state, time) if due else {}
+        dropped = self._retention.dropped(self.partitions, self.state, time, gone) if due else {}
         small = self._moments.small() if whole else {}
         files = changed_files(self.state, small, time)
         vanished = whole and not self.state.files.keys() <= small.keys()
@@ -415,19 +416,24 @@ class Archiver:
         self._trash.add(old, time)
         self._commit_names -= old
 
-    def _clean(self, time: int) -> None:
+    def _clean(self, moment: Moment) -> None:
+        """Delete what nothing needs any more; all objects are listed beside the ticks."""
         if self._trash.wants_list:
-            try:
-                self._of_ways = needed_by_ways(self._objects, self.state, time, self._settings.retention_ms)
-            except (CorruptArchiveError, FileNotFoundError):
-                """It is not known what an earlier way needs: nothing is deleted that is not known."""
-                self._trash.put_off()
-            else:
-                lists = (each.listed for each in self.partitions.values())
-                needed = self._of_ways | needed_by(self.state, lists)
-                needed |= own_objects(self.claim, self.state, self._last_state)
-                self._trash.list_all(needed, self._is_live, time)
-        self._trash.sweep(time)
+            ways = self._retention.kept_ways(self.state.ways, moment.time)
+            self._beside.begin(0, partial(list_all, self._objects, ways), self._listed)
+        with suppress(Empty):
+            self._take_listed(self._listed.get_nowait(), moment.time)
+        self._trash.sweep(moment.time)
+
+    def _take_listed(self, done: Done[Listed], time: int) -> None:
+        if done.result is None:
+            log.warning("what nothing needs of an archive is not known, and is not deleted: %s", done.error)
+            return
+        self._of_ways = done.result.of_ways
+        lists = (each.listed for each in self.partitions.values())
+        needed = self._of_ways | needed_by(self.state, lists)
+        needed |= own_objects(self.claim, self.state, self._last_state)
+        self._trash.add((name for name in done.result.found - needed if not self._is_live(name)), time)
 
     def _is_live(self, name: str) -> bool:
         """Return whether an object is of an upload that is under way, or will be listed soon; or of a claim

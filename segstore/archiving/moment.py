@@ -54,6 +54,7 @@ class Moments:
         self._topics: dict[str, TopicInfo] = {}
         self._all: frozenset[tuple[str, str]] = frozenset()
         self._slots: Slots = {}
+        self._followers: dict[PartitionKey, Follower] = {}
         self._small: dict[str, bytes] = {}
         self._small_seen = (-1, 0)
         self._cleaned: dict[tuple[str, int], int] = {}
@@ -77,6 +78,7 @@ class Moments:
             for number in t.partition_ids
         }
         everything = frozenset((info.name, info.topic_id) for info in found.values())
+        self._followers = {key: each for key, each in self._followers.items() if key in slots}
         self._found, self._topics, self._all, self._slots = found, chosen, everything, slots
 
     def ends_now(self, slots: Slots) -> dict[PartitionKey, Ends]:
@@ -108,10 +110,14 @@ class Moments:
 
     def follower(self, key: PartitionKey) -> Follower:
         """Return the reading side of a partition. Raises UnknownTopicOrPartitionError."""
+        known = self._followers.get(key)
+        if known is not None:
+            return known
         found = self.side.topics.get(key.topic)
         if found is None or found.topic_id != key.topic_id:
             raise UnknownTopicOrPartitionError(f"{key} was deleted")
-        return self.side.partition(key.topic, key.partition)
+        made = self._followers[key] = self.side.partition(key.topic, key.partition)
+        return made
 
     def view(self, key: PartitionKey) -> LogView:
         """Return a log as it is now. Raises UnknownTopicOrPartitionError, StoreClosedError, OSError."""

@@ -6,13 +6,13 @@ Nothing is on disk. Threads: the archiver's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from segstore.archiving.object_names import PartitionKey
 from segstore.archiving.partition_archive import PartitionArchive
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.settings import ArchiveSettings
-from segstore.archiving.state import ArchiveState
+from segstore.archiving.state import ArchiveState, Way
 
 EVERY = 60_000
 """Ms between two looks."""
@@ -43,12 +43,24 @@ class Retention:
             key for key, each in state.topics.items() if each.deleted is not None and each.deleted < limit
         ]
 
+    def kept_ways(self, ways: Iterable[Way], time: int) -> tuple[Way, ...]:
+        """Return the earlier ways of the archive that did not end before the retention."""
+        return tuple(each for each in ways if not 0 <= self._settings.retention_ms < time - each.until)
+
     def dropped(
-        self, partitions: Mapping[PartitionKey, PartitionArchive], state: ArchiveState, time: int
+        self,
+        partitions: Mapping[PartitionKey, PartitionArchive],
+        state: ArchiveState,
+        time: int,
+        forgotten: Collection[tuple[str, str]],
     ) -> dict[PartitionKey, frozenset[str]]:
-        """Return the uploads of segments that go out of the archive, by partition."""
+        """Return the uploads of segments that go out of the archive, by partition; those of topics that are
+        `forgotten` go with these.
+        """
         found = {}
         for key, each in partitions.items():
+            if key[:2] in forgotten:
+                continue
             had = state.partitions.get(key)
             behind = sum(piece.length for piece in had.pieces) if had is not None else 0
             if gone := self.dropped_of(each.listed, behind, time):

@@ -8,8 +8,9 @@ Threads: the archiver's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from time import monotonic
+from typing import NamedTuple
 
 from segstore.archiving.chain import newest_of
 from segstore.archiving.claim import WritableObjects, check_claim
@@ -28,18 +29,16 @@ from segstore.archiving.object_names import (
 )
 from segstore.archiving.pieces import Segment
 from segstore.archiving.segment_list import SegmentList, parse_segment_list
-from segstore.archiving.state import ArchiveState
+from segstore.archiving.state import ArchiveState, Way
 from segstore.errors import CorruptArchiveError
-from segstore.logger import Logger
 
-log = Logger("segstore")
 FULL_LIST = 24 * 3600.0
 """Seconds between two lists of all objects."""
 MOST_AT_ONCE = 1000
 
 
 class Trash:
-    """`add` and `list_all` take objects in, `sweep` deletes those that are due. Times are ms."""
+    """`add` takes objects in, `sweep` deletes those that are due. Times are ms."""
 
     def __init__(self, objects: WritableObjects, claim: Claim, grace_ms: int, counts: Counts) -> None:
         self._objects, self._claim, self._grace, self._counts = objects, claim, grace_ms, counts
@@ -51,30 +50,13 @@ class Trash:
         for name in found:
             self._since.setdefault(name, time)
 
-    def keep(self, found: Iterable[str]) -> None:
-        """Take objects out again."""
-        for name in found:
-            self._since.pop(name, None)
-
     @property
     def wants_list(self) -> bool:
-        """Return whether all objects are to be listed."""
-        return monotonic() >= self._next_list
-
-    def put_off(self) -> None:
-        """Take all objects to be listed, although they could not be."""
+        """Return whether all objects are to be listed; then that is so again after a day."""
+        if monotonic() < self._next_list:
+            return False
         self._next_list = monotonic() + FULL_LIST
-
-    def list_all(self, needed: set[str], is_live: Callable[[str], bool], time: int) -> None:
-        """List all objects, and take those in that are not `needed`, nor uploaded just now. Raises
-        ArchiveError.
-        """
-        self._next_list = monotonic() + FULL_LIST
-        for prefix in (CLAIMS, COMMITS, TOPICS):
-            self.add(
-                (name for name in self._objects.list(prefix) if name not in needed and not is_live(name)),
-                time,
-            )
+        return True
 
     def sweep(self, time: int) -> int:
         """Delete what is due; return how many objects. Raises ArchiveError, ArchiveFencedError."""
@@ -104,27 +86,29 @@ def needed_by(state: ArchiveState, lists: Iterable[SegmentList]) -> set[str]:
     return found
 
 
-def needed_by_ways(objects: WritableObjects, state: ArchiveState, time: int, retention_ms: int) -> set[str]:
-    """Return all objects of the earlier ways of an archive, but those that ended before the retention. What
-    is damaged of them is kept as it is.
+class Listed(NamedTuple):
+    """The names of all objects that were `found`, and of those that earlier ways need."""
+
+    found: set[str]
+    of_ways: set[str]
+
+
+def list_all(objects: WritableObjects, ways: Iterable[Way]) -> Listed:
+    """List all objects of an archive. Raises ArchiveError, CorruptArchiveError if it can't be told what an
+    earlier way needs.
     """
-    found: set[str] = set()
-    for way in state.ways:
-        if not 0 <= retention_ms < time - way.until:
-            found.update(objects.list(commits_of(way.claim)))
-            try:
-                earlier = newest_of(objects, way.claim)
-            except (CorruptArchiveError, FileNotFoundError) as error:
-                log.warning("an earlier way of the archive can't be read: %s", error)
-                raise
-            if earlier is not None:
-                lists = [
-                    parse_segment_list(objects.read(each.segments), each.segments)
-                    for each in earlier.partitions.values()
-                    if each.segments is not None
-                ]
-                found |= needed_by(earlier, lists)
-    return found
+    found = {name for prefix in (CLAIMS, COMMITS, TOPICS) for name in objects.list(prefix)}
+    return Listed(found, {name for way in ways for name in _needed_by_way(objects, way, found)})
+
+
+def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[str]:
+    prefix = commits_of(way.claim)
+    needed = {name for name in found if name.startswith(prefix)}
+    earlier = newest_of(objects, way.claim)
+    if earlier is None:
+        raise CorruptArchiveError(prefix, "what the archive had on an earlier way is missing")
+    named = [each.segments for each in earlier.partitions.values() if each.segments is not None]
+    return needed | needed_by(earlier, [parse_segment_list(objects.read(name), name) for name in named])
 
 
 def own_objects(claim: Claim, state: ArchiveState, last_state: CommitName) -> set[str]:
