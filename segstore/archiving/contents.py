@@ -76,8 +76,10 @@ def _add(objects: Objects, state: ArchiveState, found: ArchiveContents) -> None:
             bounds = LogBounds(piece.first, piece.end)
             where = ObjectRange(piece.object, piece.at, piece.length, piece.crc)
             ranges.setdefault(piece.object, []).append(NamedRange(where, bounds))
+        if archived.segments is not None:
+            found.objects[archived.segments] = NamedObject(archived.segments, ())
         try:
-            listed = _list(objects, archived, found)
+            listed = read_segments(objects, archived)
             _add_segments(listed, found)
             _check_joined(state, archived, listed)
         except CorruptArchiveError as error:
@@ -98,14 +100,20 @@ def _chain(objects: Objects, state: ArchiveState) -> Iterator[CommitName]:
     yield from (CommitName(claim, sequence, COMMIT) for sequence in range(first + 1, last + 1))
 
 
-def _list(objects: Objects, archived: ArchivedPartition, found: ArchiveContents) -> SegmentList:
-    if archived.segments is None:
+def read_segments(objects: Objects, archived: ArchivedPartition) -> SegmentList:
+    """Return the list of a partition's segments, an empty one if none is sealed. Raises
+    CorruptArchiveError.
+    """
+    name = archived.segments
+    if name is None:
         return SegmentList(archived.key)
-    found.objects[archived.segments] = NamedObject(archived.segments, ())
     try:
-        return parse_segment_list(objects.read(archived.segments), archived.segments)
+        listed = parse_segment_list(objects.read(name), name)
     except FileNotFoundError:
-        raise CorruptArchiveError(archived.segments, "it is missing") from None
+        raise CorruptArchiveError(name, "it is missing") from None
+    if listed.key != archived.key:
+        raise CorruptArchiveError(name, f"it lists segments of {listed.key}, not of {archived.key}")
+    return listed
 
 
 def _add_segments(listed: SegmentList, found: ArchiveContents) -> None:

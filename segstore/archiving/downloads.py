@@ -42,12 +42,13 @@ class ObjectRange(NamedTuple):
 
 class Download(NamedTuple):
     """A file to be made of ranges of objects, one behind the other; `counted` says whether `progress` is
-    told of its bytes.
+    told of its bytes, `is_sealed` whether it is of a sealed segment.
     """
 
     path: str
     ranges: tuple[ObjectRange, ...]
     counted: bool
+    is_sealed: bool
 
 
 def read_range(
@@ -100,7 +101,6 @@ class _Writing:
 
     def take(self, data: memoryview) -> None:
         self._files.pwrite(self._out, data, self._at)
-        self._files.start_sync(self._out, self._at, len(data))
         self._at += len(data)
         self._tell(len(data) if self._counted else 0)
 

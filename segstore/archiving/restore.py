@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from segstore import names
 from segstore.archiving.chain import Objects, read_state
+from segstore.archiving.contents import named_objects, read_segments
 from segstore.archiving.downloads import Progress, ReadableObjects, download
 from segstore.archiving.object_names import PartitionKey
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.restored_partition import RestoredPartition
-from segstore.archiving.segment_list import SegmentList, parse_segment_list
-from segstore.archiving.state import ArchivedPartition, ArchivedTopic, version_at
+from segstore.archiving.state import ArchivedPartition, ArchivedTopic, ArchiveState, version_at
 from segstore.archiving.times import Cut, parse_at
 from segstore.config import arguments
 from segstore.coordinator.open import open as open_store
@@ -30,6 +30,7 @@ from segstore.errors import (
     CorruptArchiveError,
     CorruptCheckpointError,
     InvalidArgumentError,
+    InvalidTopicError,
     InvalidTypeError,
 )
 from segstore.files import Files
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 _ALWAYS_NEWEST = frozenset({names.PRODUCER_IDS})
 """Small files of which an earlier content is never restored: an id of a producer must not be given twice."""
+
+
+_TRIES = 3  # how often a restore is tried from which an archiver removes objects
 
 
 class Restored(NamedTuple):
@@ -81,9 +85,13 @@ def restore(
     have transactions and committed offsets, are restored; by default all.
 
     Topics keep their ids, and each partition begins a new leader epoch, so that what follows the store
-    notices that it lies behind. A transaction that was decided is whole in all restored partitions, unless
-    their ends cut it off there; one that was not is aborted. `progress` is called with the bytes of logs as
-    they are written. `filesystem` is used in place of that of the URI.
+    notices that it lies behind. A transaction that was decided is whole in all restored partitions; one that
+    was not is aborted. It is cut off in a partition if the end offset of that is within it or before it, or
+    if a record before it there is stamped later than the time that was asked for, and it was committed by
+    then: so only a clock that runs ahead, or a timestamp in the future, can tear it.
+
+    `progress` is called with the bytes of logs as they are written. `filesystem` is used in place of that of
+    the URI.
 
     Raises ArchiveError: the archive is not there or can't be reached, or lacks what is asked for;
     CorruptArchiveError, which names an object that is damaged or missing; StorageError, with EBUSY if another
@@ -95,15 +103,25 @@ def restore(
     with os_errors(), ExitStack() as stack:
         new = NewStore(files, target, names.RESTORING, "restored store")
         stack.enter_context(new.alone())
-        new.begin()
-        try:
-            made = _Restoring(files, remote, new.path, cut).run(wanted, progress or (lambda _: None))
-            _open_once(files, new.path)
-        except BaseException:
-            new.drop()
-            raise
+        for tries_left in reversed(range(_TRIES)):
+            new.begin()
+            try:
+                made = _Restoring(files, remote, new.path, cut).run(wanted, progress or (lambda _: None))
+                _open_once(files, new.path)
+                break
+            except BaseException as error:
+                new.drop()
+                if not (tries_left and _was_removed(remote, error)):
+                    raise
         new.finish()
     return made
+
+
+def _was_removed(remote: RemoteFiles, error: BaseException) -> bool:
+    """Return whether an error is of an object that nothing names any more: an archiver has removed it since
+    the state was read.
+    """
+    return isinstance(error, CorruptArchiveError) and error.object not in named_objects(remote).objects
 
 
 def _topic_names(topics: object) -> frozenset[str] | None:
@@ -117,6 +135,13 @@ def _topic_names(topics: object) -> frozenset[str] | None:
     if not found:
         raise InvalidArgumentError("topics=[]: give at least one topic's name, or None for all topics")
     return found
+
+
+def _checked(topic: str, state: ArchiveState) -> str:
+    try:
+        return names.check_topic(topic)
+    except InvalidTopicError as error:
+        raise CorruptArchiveError(str(state.name), str(error)) from None
 
 
 def _open_once(files: Files, path: str) -> None:
@@ -170,7 +195,7 @@ class _Restoring:
                 f"{self._remote.uri}: topic {missing[0]!r} is not there{then}; there are: {shown}"
             )
         chosen = [name for name in there if wanted is None or name in wanted or name in INTERNAL]
-        found = [self._state.topic(name, self._time) for name in chosen]
+        found = [self._state.topic(_checked(name, self._state), self._time) for name in chosen]
         return [each for each in found if each is not None]
 
     def _check_ends(self, topics: Mapping[str, ArchivedTopic]) -> None:
@@ -209,19 +234,10 @@ class _Restoring:
         key, gapped = archived.key, info is None or info.gapped or bool(info.compacted)
         directory = os.path.join(self._target, names.partition_dir(key.topic, key.partition))
         self._files.mkdir(directory)
-        listed = self._list(archived)
+        listed = read_segments(self._remote, archived)
         return RestoredPartition(
             self._files, directory, archived, listed, self._cut, self._time, gapped=gapped
         )
-
-    def _list(self, archived: ArchivedPartition) -> SegmentList:
-        if archived.segments is None:
-            return SegmentList(archived.key)
-        try:
-            data = self._remote.read(archived.segments)
-        except FileNotFoundError:
-            raise CorruptArchiveError(archived.segments, "it is missing") from None
-        return parse_segment_list(data, archived.segments)
 
     def _newest_epoch(self, key: PartitionKey) -> int:
         newest = self._newest.partitions.get(key)
@@ -233,7 +249,8 @@ class _Restoring:
         """Bring the logs of all partitions, each up to where it is cut."""
         left = partitions
         while left:
-            tasks = (task for each in left for task in each.downloads())
+            # Pieces first: an archiver removes them once their segment is there.
+            tasks = sorted((task for each in left for task in each.downloads()), key=lambda it: it.is_sealed)
             download(self._remote, self._files, tasks, progress)
             left = [each for each in left if not each.cut()]
 

@@ -99,7 +99,8 @@ class RestoredPartition:
             log = self._waiting.pop()
             self._made.append(log)
             self._is_doubtful = self._may_be_cut(log)
-            found.append(Download(self._path(log, names.LOG), log.ranges, True))
+            is_sealed = log.segment is not None
+            found.append(Download(self._path(log, names.LOG), log.ranges, True, is_sealed))
             if log.name == log.base:
                 found += self._others(log, names.SNAPSHOT)
             if self._is_doubtful:
@@ -122,7 +123,7 @@ class RestoredPartition:
         if segment is None:
             return []
         there = [each for each in suffixes if each in segment.files]
-        return [Download(self._path(log, it), (file_of(self.key, segment, it),), False) for it in there]
+        return [Download(self._path(log, it), (file_of(self.key, segment, it),), False, True) for it in there]
 
     def _path(self, log: RestoredLog, suffix: str) -> str:
         return os.path.join(self._directory, names.segment_file(log.name, suffix))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from compaction import clean
 from descriptors import allowed
-from mirrors import QUICK
+from either_follower import await_same, catch_up, follow
 from stores import as_the_same, killed, records
 from waiting import PATIENCE, until
 
@@ -29,35 +29,6 @@ FORKS = (
     *((100, 5, 700), (0, 40, 60), (400, 1500, 1600)),
 )
 """Records before the copy, those of the original behind it, and those of the copy."""
-
-
-def follow(kind: str, broker: Broker, directory: Path) -> Any:
-    """Return a follower that hears of everything at once."""
-    config = {name: value for name, value in QUICK.items() if not name.startswith("sync.")}
-    if kind == "standby":
-        return segstore.follow(broker.bootstrap_servers, directory, topics="t", config=config)
-    config |= {"sync.group.offsets.enabled": False}
-    return segstore.mirror(broker.bootstrap_servers, directory, "t", config=config)
-
-
-def catch_up(kind: str, broker: Broker, directory: Path) -> None:
-    with follow(kind, broker, directory) as running:
-        await_same(running, broker)
-
-
-def await_same(running: Any, broker: Broker) -> None:
-    log = broker.store.partition("t")
-
-    def same() -> bool:
-        running._check()
-        ours = running.store.partition("t")
-        return ours.end_offset == log.end_offset and list(records(ours)) == [
-            record for record in records(log) if record.offset >= ours.start_offset
-        ]
-
-    until(lambda: "t" in running.store.topics())
-    until(same)
-    assert running.wait_caught_up(PATIENCE * 1000)
 
 
 def singles(store: segstore.Store, n: int, what: str) -> None:
