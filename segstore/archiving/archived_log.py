@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from segstore.archiving.chain import Objects
-from segstore.archiving.log_contents import LogContents, Stretch
+from segstore.archiving.log_contents import Extent, LogContents
 from segstore.archiving.log_windows import Ask, LogWindows, ObjectGoneError, Window
 from segstore.archiving.open_transactions import TransactionsAhead
 from segstore.archiving.segment_hints import SegmentHints
@@ -39,7 +39,7 @@ PLAIN_TIMES, PLAIN_LEAST = 16, 64 << 20
 TRIES = 10
 """How often the newest state is read for one read."""
 SMALL_PIECE = 4 << 20
-"""Bytes of a stretch that is read to find the edge of a batch in it."""
+"""Bytes of an extent that is read to find the edge of a batch in it."""
 
 
 class ArchivedLog(Closing):
@@ -178,11 +178,11 @@ class ArchivedLog(Closing):
         visible = min(contents.end, self.last_stable_offset) if committed else contents.end
         limit = min(visible, below)
         while offset < limit:
-            stretch = self._stretch(offset)
-            if times is not None and stretch.max_timestamp < times[0]:
-                offset = stretch.end
+            extent = self._extent(offset)
+            if times is not None and extent.max_timestamp < times[0]:
+                offset = extent.end
                 continue
-            window = self._window(stretch, offset, limit)
+            window = self._window(extent, offset, limit)
             first, last = self._span(window, offset, limit, max_bytes)
             if first < last:
                 self._look_ahead(window, limit if max_bytes else offset)
@@ -242,7 +242,7 @@ class ArchivedLog(Closing):
             batches = batches[wanted]
         most = max(PLAIN_TIMES * max_bytes, PLAIN_LEAST)
         records = decode(
-            window.data, batches, window.stretch.object, window.at, after, from_offset=offset, most=most
+            window.data, batches, window.extent.object, window.at, after, from_offset=offset, most=most
         )
         if times is not None and len(records):
             stamps = records.timestamps
@@ -251,8 +251,8 @@ class ArchivedLog(Closing):
 
     # --- windows --------------------------------------------------------------------------
 
-    def _stretch(self, offset: int) -> Stretch:
-        """Return the stretch to read an offset from. Raises CorruptArchiveError if there is none."""
+    def _extent(self, offset: int) -> Extent:
+        """Return the extent to read an offset from. Raises CorruptArchiveError if there is none."""
         found = self.contents.after(offset)
         if found is None and self.contents.is_part:
             raise ObjectGoneError("")  # the newest state has more
@@ -262,33 +262,33 @@ class ArchivedLog(Closing):
             )
         return found
 
-    def _window(self, stretch: Stretch, offset: int, limit: int) -> Window:
-        """Return the window of a stretch that has an offset, or has the gap or the damage in its place."""
+    def _window(self, extent: Extent, offset: int, limit: int) -> Window:
+        """Return the window of an extent that has an offset, or has the gap or the damage in its place."""
         window = self._last
-        if window is None or window.stretch != stretch or not window.ask.begin <= offset <= window.end:
-            window = self._first(stretch, offset, limit)
+        if window is None or window.extent != extent or not window.ask.begin <= offset <= window.end:
+            window = self._first(extent, offset, limit)
         while window.end <= offset and (ask := window.next()) is not None:
             window = self._windows.get(ask)
         self._last = window
         return window
 
-    def _first(self, stretch: Stretch, offset: int, limit: int) -> Window:
-        """Return a window of a stretch that does not begin behind an offset."""
-        ask = self._beginning(stretch, limit)
-        hint = self._hints.position(stretch, offset)
-        if hint is not None and hint.position < stretch.length:
+    def _first(self, extent: Extent, offset: int, limit: int) -> Window:
+        """Return a window of an extent that does not begin behind an offset."""
+        ask = self._beginning(extent, limit)
+        hint = self._hints.position(extent, offset)
+        if hint is not None and hint.position < extent.length:
             found = self._windows.get(ask._replace(position=hint.position, begin=hint.last_offset))
             batches = found.batches
             if len(batches) and _is_hinted(batches[0], hint.last_offset):
                 return found
-            self._hints.distrust(stretch)
+            self._hints.distrust(extent)
         return self._windows.get(ask)
 
-    def _beginning(self, stretch: Stretch, limit: int) -> Ask:
+    def _beginning(self, extent: Extent, limit: int) -> Ask:
         size = self._last.ask.size if self._last is not None else 0
-        ask = Ask(stretch, 0, stretch.first, self._hints.end_position(stretch, limit))
-        # A log that is read on through its stretches is read in large windows.
-        goes_on = self._last is not None and self._last.end == stretch.first and self._reads_ahead
+        ask = Ask(extent, 0, extent.first, self._hints.end_position(extent, limit))
+        # A log that is read on through its extents is read in large windows.
+        goes_on = self._last is not None and self._last.end == extent.first and self._reads_ahead
         return ask._replace(size=max(ask.size, size)) if goes_on else ask
 
     def _look_ahead(self, window: Window, limit: int) -> None:
@@ -304,9 +304,9 @@ class ArchivedLog(Closing):
         """Return the window behind another one, None at the end of the log."""
         ask = window.next()
         if ask is None:
-            if window.stretch.end >= self.contents.end:
+            if window.extent.end >= self.contents.end:
                 return None
-            ask = self._beginning(self._stretch(window.stretch.end), MAX_OFFSET)
+            ask = self._beginning(self._extent(window.extent.end), MAX_OFFSET)
         return self._windows.get(ask)
 
     # --- looking up -----------------------------------------------------------------------
@@ -314,25 +314,25 @@ class ArchivedLog(Closing):
     def _offset_for_time(self, timestamp: int) -> int | None:
         offset, end = self.contents.start, self.contents.end
         while offset < end:
-            stretch = self._stretch(offset)
-            if stretch.max_timestamp >= timestamp:
-                found = self._late_in(stretch, offset, timestamp)
+            extent = self._extent(offset)
+            if extent.max_timestamp >= timestamp:
+                found = self._late_in(extent, offset, timestamp)
                 if found is not None:
                     return found if found < end else None
-            offset = stretch.end
+            offset = extent.end
         return None
 
-    def _late_in(self, stretch: Stretch, offset: int, timestamp: int) -> int | None:
-        hint = self._hints.position_for_time(stretch, timestamp)
+    def _late_in(self, extent: Extent, offset: int, timestamp: int) -> int | None:
+        hint = self._hints.position_for_time(extent, timestamp)
         start = offset if hint is None else max(offset, hint.last_offset)
-        window = self._window(stretch, start, MAX_OFFSET)
+        window = self._window(extent, start, MAX_OFFSET)
         while True:
             batches = window.batches
             late = (batches["max_timestamp"] >= timestamp) & (batches["last_offset"] >= offset)
             late &= (batches["attributes"] & CONTROL_FLAG) == 0
             for slot in np.flatnonzero(late).tolist():
                 one = batches[slot : slot + 1]
-                records = decode(window.data, one, stretch.object, window.at, from_offset=offset)
+                records = decode(window.data, one, extent.object, window.at, from_offset=offset)
                 hits = np.flatnonzero(records.timestamps >= timestamp)
                 if len(hits):
                     return int(records.offsets[hits[0]])
@@ -346,10 +346,10 @@ class ArchivedLog(Closing):
     def _edge(self, offset: int) -> int:
         if not self.contents.start < offset < self.contents.end:
             return offset
-        stretch = self._stretch(offset)
-        if stretch.length > SMALL_PIECE:
-            return self._hints.edge(stretch, offset)
-        window = self._window(stretch, offset, offset + 1)
+        extent = self._extent(offset)
+        if extent.length > SMALL_PIECE:
+            return self._hints.edge(extent, offset)
+        window = self._window(extent, offset, offset + 1)
         slot = int(np.searchsorted(window.batches["last_offset"], offset))
         found = window.batches[slot : slot + 1]["base_offset"].tolist()
         return min(offset, *found) if found else offset
@@ -358,7 +358,7 @@ class ArchivedLog(Closing):
         contents, offset = self.contents, self.contents.start
         if offset >= contents.end:
             return contents.end
-        window: Window | None = self._window(self._stretch(offset), offset, MAX_OFFSET)
+        window: Window | None = self._window(self._extent(offset), offset, MAX_OFFSET)
         assert window is not None
         state = self._transactions.begun(window)
         while (window := self._following(window)) is not None:
@@ -374,5 +374,5 @@ def _is_hinted(batch: np.void, last_offset: int) -> bool:
 
 def _missing(window: Window, position: int, offset: int, back: int) -> CorruptRecordError:
     return CorruptRecordError(
-        window.stretch.object, window.at + position, offset, f"offsets up to {back} are missing", back
+        window.extent.object, window.at + position, offset, f"offsets up to {back} are missing", back
     )

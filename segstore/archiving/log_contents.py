@@ -1,4 +1,4 @@
-"""`LogContents`: what an archive has of one partition's log, as stretches of objects in the order of offsets.
+"""`LogContents`: what an archive has of one partition's log, as extents of objects in the order of offsets.
 
 Nothing is on disk: it is made of the archive's state and of the list of segments that the state names. Spark
 pickles it, or a part of it, and sends it to tasks. Threads: any; values that do not change.
@@ -21,10 +21,10 @@ from segstore.leader_epochs import LeaderEpochCache
 from segstore.replication.observed_log import Position, agreed_in, position_in
 
 AHEAD = 2
-"""Stretches behind a part of a log: markers of the part's last transactions lie there, mostly."""
+"""Extents behind a part of a log: markers of the part's last transactions lie there, mostly."""
 
 
-class Stretch(NamedTuple):
+class Extent(NamedTuple):
     """Whole batches in `object`, `length` bytes from byte `at` on, of offsets from `first` on, below `end`.
     `segment` is set if they are all of a sealed segment, which may have indexes.
     """
@@ -42,11 +42,11 @@ class Stretch(NamedTuple):
 class LogContents:
     """The log of the partition `key` in an archive. Offsets from `start` on, below `end`, the high watermark,
     can be read; `stable` is the last stable offset, -1 if it is not known. Below `gaps_end` compaction may
-    have left gaps, -1: anywhere. `is_part`: there are stretches that are not named here.
+    have left gaps, -1: anywhere. `is_part`: there are extents that are not named here.
     """
 
     key: PartitionKey
-    stretches: tuple[Stretch, ...]
+    extents: tuple[Extent, ...]
     start: int
     end: int
     stable: int
@@ -56,27 +56,27 @@ class LogContents:
 
     @cached_property
     def _ends(self) -> list[int]:
-        return [each.end for each in self.stretches]
+        return [each.end for each in self.extents]
 
     @cached_property
     def _epochs(self) -> LeaderEpochCache:
         return LeaderEpochCache(self.epochs)
 
-    def after(self, offset: int) -> Stretch | None:
-        """Return the stretch with an offset, or the first one behind it."""
+    def after(self, offset: int) -> Extent | None:
+        """Return the extent with an offset, or the first one behind it."""
         slot = bisect_right(self._ends, offset)
-        return self.stretches[slot] if slot < len(self.stretches) else None
+        return self.extents[slot] if slot < len(self.extents) else None
 
     def has(self, name: str) -> bool:
         """Return whether an object is named here."""
-        return any(each.object == name for each in self.stretches)
+        return any(each.object == name for each in self.extents)
 
     def part(self, start: int, end: int) -> LogContents:
         """Return what a reader of the offsets from `start` on, below `end`, needs."""
         first, last = bisect_right(self._ends, start), bisect_right(self._ends, max(end - 1, start))
-        found = self.stretches[first : last + 1 + AHEAD]
-        is_part = self.is_part or len(found) < len(self.stretches)
-        return replace(self, stretches=found, is_part=is_part)
+        found = self.extents[first : last + 1 + AHEAD]
+        is_part = self.is_part or len(found) < len(self.extents)
+        return replace(self, extents=found, is_part=is_part)
 
     # --- leader epochs --------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class LogContents:
 
 def contents_of(partition: ArchivedPartition, listed: SegmentList, gaps_end: int) -> LogContents:
     """Return the contents of a partition of an archive's state; `listed` is the list that it names."""
-    found = list(_stretches(partition, listed))
+    found = list(_extents(partition, listed))
     retired = any(each.until is not None for each in listed.readable)
     first = found[0].first if found else partition.end
     return LogContents(
@@ -112,14 +112,14 @@ def contents_of(partition: ArchivedPartition, listed: SegmentList, gaps_end: int
     )
 
 
-def _stretches(partition: ArchivedPartition, listed: SegmentList) -> Iterable[Stretch]:
+def _extents(partition: ArchivedPartition, listed: SegmentList) -> Iterable[Extent]:
     for each in listed.readable:
         if each.size:
             name = each.object(partition.key, names.LOG)
-            yield Stretch(name, 0, each.size, each.base, each.end, each.max_timestamp, each)
+            yield Extent(name, 0, each.size, each.base, each.end, each.max_timestamp, each)
     for piece in partition.pieces:
         yield _of_piece(piece)
 
 
-def _of_piece(piece: Piece) -> Stretch:
-    return Stretch(piece.object, piece.at, piece.length, piece.first, piece.end, piece.max_timestamp)
+def _of_piece(piece: Piece) -> Extent:
+    return Extent(piece.object, piece.at, piece.length, piece.first, piece.end, piece.max_timestamp)

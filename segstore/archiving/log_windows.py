@@ -1,4 +1,4 @@
-"""`LogWindows`: reads stretches of an archived log in windows of whole batches, the next one while the caller
+"""`LogWindows`: reads extents of an archived log in windows of whole batches, the next one while the caller
 decodes the last one.
 
 In the archive: only reads, of ranges of objects. Threads: one calls; one thread of its own reads ahead. A
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from segstore._native import ffi, lib
 from segstore.archiving.chain import Objects
-from segstore.archiving.log_contents import Stretch
+from segstore.archiving.log_contents import Extent
 from segstore.arrays import np
 from segstore.closing import Closing
 from segstore.errors import ArchiveError, CorruptArchiveError, CorruptRecordError
@@ -50,11 +50,11 @@ class Damage(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A window to read: it begins at byte `position` of a stretch, has offsets from `begin` on, `size` bytes,
+    """A window to read: it begins at byte `position` of an extent, has offsets from `begin` on, `size` bytes,
     and nothing from byte `until` on unless a batch reaches over it.
     """
 
-    stretch: Stretch
+    extent: Extent
     position: int
     begin: int
     until: int
@@ -62,12 +62,12 @@ class Ask(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int]:
-        return self.stretch.object, self.stretch.at + self.position
+        return self.extent.object, self.extent.at + self.position
 
 
 class Window(NamedTuple):
     """Whole batches of offsets from `begin` on, below `end`: `data` begins at byte `at` of the object, its
-    headers are in `batches`, and in `headers` as C has them. `after` is the byte of the stretch at which the
+    headers are in `batches`, and in `headers` as C has them. `after` is the byte of the extent at which the
     next window begins. Damage lies behind the batches.
     """
 
@@ -79,12 +79,12 @@ class Window(NamedTuple):
     damage: Damage | None
 
     @property
-    def stretch(self) -> Stretch:
-        return self.ask.stretch
+    def extent(self) -> Extent:
+        return self.ask.extent
 
     @property
     def at(self) -> int:
-        return self.ask.stretch.at + self.ask.position
+        return self.ask.extent.at + self.ask.position
 
     @property
     def batches(self) -> NDArray[np.void]:
@@ -94,15 +94,15 @@ class Window(NamedTuple):
         """Return the error of a read of an offset that the damage hides."""
         assert self.damage is not None
         position, reason, back = self.damage
-        return CorruptRecordError(self.stretch.object, position, offset, reason, back)
+        return CorruptRecordError(self.extent.object, position, offset, reason, back)
 
     def next(self) -> Ask | None:
-        """Return what to ask for next in the same stretch, None at its end."""
-        stretch, until = self.stretch, self.ask.until
-        if self.after >= stretch.length:
+        """Return what to ask for next in the same extent, None at its end."""
+        extent, until = self.extent, self.ask.until
+        if self.after >= extent.length:
             return None
         size = min(self.ask.size * GROWTH, MOST_BYTES)
-        return Ask(stretch, self.after, self.end, until if self.after < until else stretch.length, size)
+        return Ask(extent, self.after, self.end, until if self.after < until else extent.length, size)
 
 
 class LogWindows(Closing):
@@ -160,23 +160,23 @@ class LogWindows(Closing):
     def _fetched(self, ask: Ask) -> Window:
         while True:
             data = self._bytes(ask)
-            headers, stop = scan_headers(data, ask.stretch.at + ask.position, least=ask.begin)
+            headers, stop = scan_headers(data, ask.extent.at + ask.position, least=ask.begin)
             larger = _larger(ask, data, headers, stop)
             if larger is None:
                 return _window(ask, data, headers, stop)
             ask = larger
 
     def _bytes(self, ask: Ask) -> bytes:
-        stretch, at = ask.stretch, ask.stretch.at + ask.position
+        extent, at = ask.extent, ask.extent.at + ask.position
         size = min(ask.size, ask.until - ask.position)
         try:
-            data = self._objects.read_range(stretch.object, at, size)
+            data = self._objects.read_range(extent.object, at, size)
         except FileNotFoundError:
-            raise ObjectGoneError(stretch.object) from None
+            raise ObjectGoneError(extent.object) from None
         if len(data) < size:
             raise CorruptArchiveError(
-                stretch.object,
-                f"it has {at + len(data)} bytes, at least {stretch.at + stretch.length} are expected",
+                extent.object,
+                f"it has {at + len(data)} bytes, at least {extent.at + extent.length} are expected",
             )
         return data
 
@@ -185,31 +185,31 @@ def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | N
     """Return what to ask for in place of a window without a batch: more bytes, because its first batch is
     larger, or is damaged and another one has to be found behind it.
     """
-    left = ask.stretch.length - ask.position
+    left = ask.extent.length - ask.position
     if headers or len(data) >= left:
         return None
     if stop.status == lib.SEG_SHORT and stop.need <= left:
-        return ask._replace(size=max(stop.need, LEAST_ENTRY, 2 * len(data)), until=ask.stretch.length)
+        return ask._replace(size=max(stop.need, LEAST_ENTRY, 2 * len(data)), until=ask.extent.length)
     if len(data) >= MOST_SEARCHED or _whole_behind(ask, data, 0, ask.begin) is not None:
         return None
-    return ask._replace(size=MOST_SEARCHED, until=ask.stretch.length)
+    return ask._replace(size=MOST_SEARCHED, until=ask.extent.length)
 
 
 def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Window:
-    stretch, used = ask.stretch, stop.position - ask.stretch.at - ask.position
+    extent, used = ask.extent, stop.position - ask.extent.at - ask.position
     after, end = ask.position + used, stop.last_offset + 1 if headers else ask.begin
     if stop.status in (lib.SEG_END, lib.SEG_FULL) or (stop.status == lib.SEG_SHORT and headers):
-        return Window(ask, data, headers, after, stretch.end if after >= stretch.length else end, None)
+        return Window(ask, data, headers, after, extent.end if after >= extent.length else end, None)
     found = _whole_behind(ask, data, used, end)
     if found is None and headers:  # the next window begins with the damage
         return Window(ask, data, headers, after, end, None)
-    after, end = (stretch.length, stretch.end) if found is None else found
+    after, end = (extent.length, extent.end) if found is None else found
     damage = Damage(stop.position, BAD.get(stop.status, "the object was cut"), end)
     return Window(ask, data, headers, after, end, damage)
 
 
 def _whole_behind(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
-    """Return the byte of the stretch at which the first whole batch behind damage lies, and its base
+    """Return the byte of the extent at which the first whole batch behind damage lies, and its base
     offset.
     """
     buffer = ffi.from_buffer("uint8_t[]", data)

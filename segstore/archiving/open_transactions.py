@@ -47,7 +47,7 @@ class TransactionsAhead:
         """
 
         def read_control(slot: int) -> tuple[int, int]:
-            one, file = window.batches[slot : slot + 1], window.stretch.object
+            one, file = window.batches[slot : slot + 1], window.extent.object
             record = decode(window.data, one, file, window.at)[0]
             position = int(one["position"][0])
             return parse_control(record.key, record.value, file=file, position=position, offset=record.offset)
@@ -95,7 +95,7 @@ class TransactionsAhead:
 
 def _without_marker(window: Window, batch: np.void) -> CorruptRecordError:
     return CorruptRecordError(
-        window.stretch.object,
+        window.extent.object,
         int(batch["position"]),
         int(batch["base_offset"]),
         "the end of the batch's transaction is not in the log",

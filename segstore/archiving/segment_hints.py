@@ -11,7 +11,7 @@ from typing import NamedTuple
 from segstore import names
 from segstore._native import crc32c
 from segstore.archiving.chain import Objects
-from segstore.archiving.log_contents import Stretch
+from segstore.archiving.log_contents import Extent
 from segstore.archiving.object_names import PartitionKey
 from segstore.index.sparse import SealedOffsetIndex, SealedTimeIndex
 from segstore.logger import Logger
@@ -39,70 +39,70 @@ class SegmentHints:
         self._offsets: dict[str, SealedOffsetIndex] = {}
         self._times: dict[str, SealedTimeIndex] = {}
 
-    def position(self, stretch: Stretch, offset: int) -> Hint | None:
+    def position(self, extent: Extent, offset: int) -> Hint | None:
         """Return the last batch known that ends at an offset or before it; None: begin at byte 0."""
-        if stretch.segment is None or stretch.length <= SMALL or offset <= stretch.first:
+        if extent.segment is None or extent.length <= SMALL or offset <= extent.first:
             return None
-        found = self._offset_index(stretch).lookup(offset - stretch.segment.base)
-        return None if found is None else Hint(found[1], stretch.segment.base + found[0])
+        found = self._offset_index(extent).lookup(offset - extent.segment.base)
+        return None if found is None else Hint(found[1], extent.segment.base + found[0])
 
-    def position_for_time(self, stretch: Stretch, timestamp: int) -> Hint | None:
+    def position_for_time(self, extent: Extent, timestamp: int) -> Hint | None:
         """Return a batch before which no batch has a timestamp of at least `timestamp` (ms)."""
-        if stretch.segment is None or stretch.length <= SMALL:
+        if extent.segment is None or extent.length <= SMALL:
             return None
-        found = self._time_index(stretch).lookup(timestamp - 1)
-        return None if found is None else self.position(stretch, stretch.segment.base + found[1])
+        found = self._time_index(extent).lookup(timestamp - 1)
+        return None if found is None else self.position(extent, extent.segment.base + found[1])
 
-    def end_position(self, stretch: Stretch, below: int) -> int:
+    def end_position(self, extent: Extent, below: int) -> int:
         """Return a byte behind all batches that begin below an offset."""
-        if below >= stretch.end or stretch.segment is None or stretch.length <= SMALL:
-            return stretch.length
-        index = self._offset_index(stretch)
+        if below >= extent.end or extent.segment is None or extent.length <= SMALL:
+            return extent.length
+        index = self._offset_index(extent)
         slot, last = 0, index.entries
         while slot < last:  # the first entry that is not below
             middle = (slot + last) // 2
-            if stretch.segment.base + index.entry(middle)[0] < below:
+            if extent.segment.base + index.entry(middle)[0] < below:
                 slot = middle + 1
             else:
                 last = middle
         # That entry's batch may begin below; the batch of the entry after it does not.
-        return index.entry(slot + 1)[1] if slot + 1 < index.entries else stretch.length
+        return index.entry(slot + 1)[1] if slot + 1 < index.entries else extent.length
 
-    def edge(self, stretch: Stretch, offset: int) -> int:
+    def edge(self, extent: Extent, offset: int) -> int:
         """Return an offset at which a batch begins, the last one known that is not above `offset`."""
-        found = self.position(stretch, offset - 1)
-        return stretch.first if found is None else found.last_offset + 1
+        found = self.position(extent, offset - 1)
+        return extent.first if found is None else found.last_offset + 1
 
-    def distrust(self, stretch: Stretch) -> None:
+    def distrust(self, extent: Extent) -> None:
         """Use the offset index of a segment no more, because an entry points to no batch."""
-        assert stretch.segment is not None
+        assert extent.segment is not None
         log.warning(
             "%s: an entry points to no batch: the log is read from its beginning",
-            stretch.segment.object(self._key, names.INDEX),
+            extent.segment.object(self._key, names.INDEX),
         )
-        self._offsets[stretch.object] = SealedOffsetIndex.of(b"")
+        self._offsets[extent.object] = SealedOffsetIndex.of(b"")
 
-    def _offset_index(self, stretch: Stretch) -> SealedOffsetIndex:
-        found = self._offsets.get(stretch.object)
+    def _offset_index(self, extent: Extent) -> SealedOffsetIndex:
+        found = self._offsets.get(extent.object)
         if found is None:
-            found = SealedOffsetIndex.of(self._entries(stretch, names.INDEX))
-            _keep(self._offsets, stretch.object, found)
+            found = SealedOffsetIndex.of(self._entries(extent, names.INDEX))
+            _keep(self._offsets, extent.object, found)
         return found
 
-    def _time_index(self, stretch: Stretch) -> SealedTimeIndex:
-        found = self._times.get(stretch.object)
+    def _time_index(self, extent: Extent) -> SealedTimeIndex:
+        found = self._times.get(extent.object)
         if found is None:
-            found = SealedTimeIndex.of(self._entries(stretch, names.TIME_INDEX))
-            _keep(self._times, stretch.object, found)
+            found = SealedTimeIndex.of(self._entries(extent, names.TIME_INDEX))
+            _keep(self._times, extent.object, found)
         return found
 
-    def _entries(self, stretch: Stretch, suffix: str) -> bytes:
+    def _entries(self, extent: Extent, suffix: str) -> bytes:
         """Return the content of an index, b"" for one that is missing or damaged."""
-        assert stretch.segment is not None
-        listed = stretch.segment.files.get(suffix)
+        assert extent.segment is not None
+        listed = extent.segment.files.get(suffix)
         if listed is None:
             return b""
-        name = stretch.segment.object(self._key, suffix)
+        name = extent.segment.object(self._key, suffix)
         try:
             data = self._objects.read(name)
         except FileNotFoundError:

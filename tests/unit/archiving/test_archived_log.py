@@ -286,13 +286,13 @@ def test_a_lost_object_is_told_by_name(
     hurt, kind, message = HURT[name]
     log = opened(archive)
     path = logs_of(archive)[1] if which == "segment" else max((archive / "commits").rglob("*.commit"))
-    stretch = next(each for each in log.contents.stretches if path.match(f"*/{each.object}"))
+    extent = next(each for each in log.contents.extents if path.match(f"*/{each.object}"))
     hurt(path)
     with pytest.raises(kind, match=message) as raised:
         seen(log)
     assert path.match(f"*/{raised.value.object}")  # type: ignore[attr-defined]
     if which == "segment":
-        assert seen(log, stretch.end) == seen(theirs, stretch.end)
+        assert seen(log, extent.end) == seen(theirs, extent.end)
 
 
 @pytest.mark.parametrize("suffix", [names.INDEX, names.TIME_INDEX])
