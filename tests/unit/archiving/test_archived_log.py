@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from stores import START_MS, Clock
 
 import segstore
 from segstore import names
-from segstore.archiving import log_windows, segment_hints
+from segstore.archiving import log_contents, log_windows, segment_hints
 from segstore.archiving.archived_log import ArchivedLog
 from segstore.archiving.archived_logs import ArchivedLogs, open_log
 from segstore.archiving.object_names import Claim
+from segstore.archiving.pieces import Segment
+from segstore.archiving.segment_list import parse_segment_list
 from segstore.errors import (
     CorruptArchiveError,
     CorruptRecordError,
@@ -382,3 +385,65 @@ def test_an_archive_that_goes_another_way_is_told(tmp_path: Path) -> None:
 def append(store: segstore.Store, n: int) -> None:
     for number in range(n):
         store.partition("t").append(b"%03d" % number * 20)
+
+
+# --- what else a state says ---------------------------------------------------------------
+
+
+def test_a_last_stable_offset_that_no_state_knows(store: segstore.Store, logs: ArchivedLogs) -> None:
+    for topic in ("txn", "none", "empty"):
+        unknown = replace(logs.contents(topic, 0), stable=-1)
+        with open_log(logs.objects.uri, unknown) as log:
+            assert log.last_stable_offset == store.partition(topic).last_stable_offset
+
+
+def test_a_part_that_ends_within_transactions_reads_the_rest_of_the_state(
+    store: segstore.Store, logs: ArchivedLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_contents, "AHEAD", 0)
+    expected = seen(store.partition("txn"), level=LEVELS[1])
+    wider = 0
+    for extent in logs.contents("txn", 0).extents:
+        part = logs.contents("txn", 0).part(extent.first, extent.end)
+        assert part.extents == (extent,)
+        with open_log(logs.objects.uri, part) as log:
+            found = seen(log, extent.first, level=LEVELS[1], below=extent.end)
+            wider += not log.contents.is_part
+        assert found == [each for each in expected if extent.first <= each[0] < extent.end]
+    assert wider
+
+
+def test_segments_that_only_retention_took_are_read(own: tuple[segstore.PartitionLog, Path]) -> None:
+    theirs, archive = own
+    expected = seen(theirs)
+    relisted(archive, lambda segments: [segments[0].retire(500, "retention"), *segments[1:]])
+    log = opened(archive)
+    assert log.start_offset == 0
+    assert seen(log) == expected
+    relisted(archive, lambda segments: [segments[0].retire(500, "replaced"), *segments[1:]])
+    log = opened(archive)
+    assert log.start_offset == log.contents.extents[0].first > 0
+    assert seen(log) == [each for each in expected if each[0] >= log.start_offset]
+
+
+def test_a_list_that_lacks_a_segment_is_told_unless_compaction_may_have_been_there(
+    own: tuple[segstore.PartitionLog, Path],
+) -> None:
+    theirs, archive = own
+    relisted(archive, lambda segments: [segments[0], *segments[2:]])
+    log = opened(archive)
+    first, third = log.contents.extents[:2]
+    with pytest.raises(CorruptRecordError, match=f"offsets up to {third.first} are missing") as raised:
+        seen(log)
+    assert (raised.value.offset, raised.value.next_offset) == (first.end, third.first)
+    log.renew(replace(log.contents, gaps_end=-1))
+    assert [offset for offset, _ in seen(log)] == [
+        offset for offset, _ in seen(theirs) if not first.end <= offset < third.first
+    ]
+
+
+def relisted(archive: Path, changed: Callable[[Sequence[Segment]], Sequence[Segment]]) -> None:
+    """Write a partition's list of segments anew."""
+    (path,) = (archive / "topics").rglob("*.segments")
+    listed = parse_segment_list(path.read_bytes(), path.name)
+    path.write_bytes(replace(listed, segments=tuple(changed(listed.segments))).to_bytes())
