@@ -14,4 +14,7 @@
 | whether it is the same log | comparing.py |
 | what goes out | retention.py, trash.py |
 | a running archive | archiver.py, archive.py, lag.py, counts.py, metrics.py, settings.py |
+| reading in place: what there is, windows of it | log_contents.py, log_windows.py |
+| reading in place: indexes, ends of transactions | segment_hints.py, open_transactions.py |
+| reading in place: a log, all logs | archived_log.py, archived_logs.py |
 """

@@ -79,6 +79,22 @@ def newest_state(objects: Objects) -> ArchiveState | None:
     return None
 
 
+def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
+    """Return the newest state of an archive: `state` itself, with the commits behind it applied, as long as
+    its claim is the highest and its next commits are there. Errors as `read_state`.
+    """
+    highest = claims(objects)
+    if not highest or highest[0] != state.name.claim:
+        return read_state(objects)
+    listed = filter(None, map(parse_commit, objects.list(commits_of(state.name.claim))))
+    last = max((name.sequence for name in listed), default=0)
+    try:
+        state = _applied(objects, state, 0)
+    except CorruptArchiveError:
+        return read_state(objects)
+    return state if state.name.sequence >= last else read_state(objects)
+
+
 def newest_of(objects: Objects, claim: Claim) -> ArchiveState | None:
     """Return the newest state of a claim, None if it has none yet."""
     listed = objects.list(commits_of(claim))
@@ -95,8 +111,11 @@ def newest_of(objects: Objects, claim: Claim) -> ArchiveState | None:
 def _followed(objects: Objects, name: CommitName, last: int) -> ArchiveState:
     """Return a state with all commits behind it; those up to the sequence number `last` must be there."""
     header, pieces_at = read_header(objects, name)
-    state = state_of(header, name, pieces_at)
-    for after in _names_after(name):
+    return _applied(objects, state_of(header, name, pieces_at), last)
+
+
+def _applied(objects: Objects, state: ArchiveState, last: int) -> ArchiveState:
+    for after in _names_after(state.name):
         try:
             header, pieces_at = read_header(objects, after)
         except FileNotFoundError:

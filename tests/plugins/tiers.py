@@ -73,7 +73,7 @@ KINDS = {
         0.0,
         (
             *("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector"),
-            "spark/test_tutorial",
+            *("spark/test_tutorial", "spark/test_archive_cluster"),
         ),
     ),
     "long kills": Kind(
