@@ -182,8 +182,9 @@ COMMANDS = {
         "Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by "
         "key; replay them to a group of consumers, one of which dies; take a disk away from a "
         "replicated store; let librdkafka use a store over the network; kill a primary, and "
-        "promote its hot standby; let Spark count delays per airline and hour as a stream, whose "
-        "driver is killed; check the store.",
+        "promote its hot standby; archive a store, lose it, and bring it back as it was a minute "
+        "before; let Spark count delays per airline and hour as a stream, whose driver is killed, "
+        "and flights of an archive; check the store.",
     ),
 }
 """Where each command is, in order of use, and the first paragraph of its help. A command's module is imported

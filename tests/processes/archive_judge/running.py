@@ -115,6 +115,8 @@ class Rounds:
         )
 
     def _end(self) -> None:
+        """Kill all: archivers first, which would come to the end of what a dead writer has left."""
+        self._started.sort(key=lambda process: "archive" in process.args)  # type: ignore[operator]
         while self._started:
             self._kill(self._started.pop())
 

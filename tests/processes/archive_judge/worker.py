@@ -121,7 +121,7 @@ def archive(rng: random.Random, path: str, uri: str, told: str) -> None:
     archive_module.RemoteFiles = struck(rng)  # type: ignore[misc]
     file = ToldFile(Path(told))
     with segstore.open(path, "r") as store, suppress(ArchiveFencedError):
-        interval = rng.choice((5, 20, 100))
+        interval = rng.choice((5, 20, 100, 500))
         with segstore.archive(
             path, uri, interval_ms=interval, grace_ms=rng.choice((0, 200, 600_000))
         ) as running:
