@@ -14,6 +14,7 @@ Threads: any. A fork's child opens connections of its own.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,8 @@ part."""
 PATIENCE = 10.0
 """Seconds in which a request that fails is made again."""
 DAY_MS = 24 * 60 * 60 * 1000
+_REQUEST = re.compile(r" \(Request ID: [^)]*\)")
+"""What differs in each answer of a server that refuses: without it, a message is logged once."""
 
 
 class RemoteFiles:
@@ -272,7 +275,7 @@ class RemoteFiles:
                 raise
             text = without_secrets(str(error), self._secret_uri)
             cause = error if text == str(error) else None
-            raise ArchiveError(f"{self.uri}: {name}: {text}") from cause
+            raise ArchiveError(f"{self.uri}: {name}: {_REQUEST.sub('', text)}") from cause
 
 
 class _Source:
