@@ -138,7 +138,7 @@ class Archiver:
             self._upload(chosen, moment.time)
             whole = len(chosen) == len(first)
             if not whole:
-                plans = [plan for plan in plans if plan.first and plan.first[0] in chosen]
+                plans = [plan for plan in plans if _is_advanced(plan, chosen)]
             written = self._commit(moment, plans, whole)
             if whole:
                 break
@@ -446,3 +446,12 @@ class Archiver:
         live = {each for _, each in self._flights.values()}
         live |= {one.upload for each in self.partitions.values() for one in each.ready.values()}
         return found is not None and found.upload in live
+
+
+def _is_advanced(plan: PartitionPlan, uploaded: list[Sealed]) -> bool:
+    """Return whether the segments that were uploaded bring a partition on. One whose pieces go waits for all,
+    so that its end in the archive never goes back.
+    """
+    if plan.lost:
+        return all(each in uploaded for each in plan.first)
+    return bool(plan.first) and plan.first[0] in uploaded

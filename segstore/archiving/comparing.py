@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from segstore import names
+from segstore.archiving.object_names import parse_partition_object
 from segstore.archiving.pieces import Piece, Segment
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition
@@ -62,6 +63,17 @@ def compare(
     if segments != listed.segments:
         listed = listed.next_version(segments, listed.starts)
     return Compared(partition, listed, inodes, common, is_cut)
+
+
+def lost(partition: ArchivedPartition, view: LogView) -> Compared:
+    """Return a partition of which the list of segments is lost, cut to nothing. The list that comes gets a
+    version above that one's, so that its name is another one.
+    """
+    named = parse_partition_object(partition.segments or "")
+    listed = SegmentList(partition.key, 0 if named is None else named.number)
+    begins = view.bases[0]
+    cut = replace(partition, segments=None, pieces=(), start=begins, end=begins, stable=begins, epochs=())
+    return Compared(cut, listed.next_version((), ()), {}, begins, True)
 
 
 def same_epochs_end(partition: ArchivedPartition, epochs: Epochs, view: LogView) -> int:

@@ -15,14 +15,13 @@ from segstore.archiving.moment import Moments
 from segstore.archiving.object_names import PartitionKey
 from segstore.archiving.partition_archive import PartitionArchive
 from segstore.archiving.pieces import Piece
-from segstore.archiving.plan import PartitionPlan, readings
+from segstore.archiving.plan import PartitionPlan, Reading, readings
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic, ArchiveState, Way
 from segstore.archiving.stretches import STEP, LogFile, Stretch, crc_of, crc_of_file, measure
 from segstore.errors import CorruptRecordError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.storage.meta.published_ends import Ends
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.segment.segment import Segment as LocalSegment
 
 BUFFERED = 64 << 20
 """Bytes of pieces that a commit has in memory; more are read from the files as they are uploaded."""
@@ -79,11 +78,13 @@ class Draft:
         reached = current[-1].end if current else plan.view.bases[0]
         least = max(current[-1].end if current else 0, plan.lost[-1].base + 1 if plan.lost else 0)
         kept = tuple(piece for piece in (had.pieces if had is not None else ()) if piece.base >= least)
-        added, inodes, problem = [], dict(each.inodes), None
+        reached = max(reached, kept[-1].end if kept else 0)
+        added: list[Piece] = []
+        inodes, problem = dict(each.inodes), None
         try:
             for reading in readings(plan, listed, kept) if whole else ():
-                piece = self._read(reading.local, reading.position, reading.size, plan)
-                reached = max(reached, reading.local.base_offset)
+                reached = max(reached, reading.local.base_offset, added[-1].end if added else 0)
+                piece = self._read(reading, reached, plan)
                 if piece is not None:
                     added.append(piece)
                     inodes[piece.base] = reading.local.identity[0]
@@ -106,10 +107,11 @@ class Draft:
         base = plan.view.bases[-1]
         return base if counts and base <= plan.ends.high_watermark else 0
 
-    def _read(self, local: LocalSegment, position: int, size: int, plan: PartitionPlan) -> Piece | None:
+    def _read(self, reading: Reading, offset: int, plan: PartitionPlan) -> Piece | None:
+        local, keep = reading.local, BUFFERED - self._buffered
         log = LogFile(self._moments.files, local.handle, local.path)
-        keep = BUFFERED - self._buffered
-        stretch = measure(log, position, size, plan.ends.high_watermark, keep)
+        end = plan.ends.high_watermark
+        stretch = measure(log, reading.position, reading.size, offset, end, keep)
         if stretch is None:
             return None
         self._buffered += stretch.length if stretch.data is not None else 0

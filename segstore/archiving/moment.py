@@ -81,6 +81,10 @@ class Moments:
         self._followers = {key: each for key, each in self._followers.items() if key in slots}
         self._found, self._topics, self._all, self._slots = found, chosen, everything, slots
 
+    def info(self, key: PartitionKey) -> TopicInfo:
+        """Return the topic of a partition that the last moment has."""
+        return self._topics[key.topic]
+
     def ends_now(self, slots: Slots) -> dict[PartitionKey, Ends]:
         """Return the ends of these logs, those that are published all at one moment."""
         published = self.side.ends_of(list(slots.values()))
@@ -113,10 +117,9 @@ class Moments:
         known = self._followers.get(key)
         if known is not None:
             return known
-        found = self.side.topics.get(key.topic)
-        if found is None or found.topic_id != key.topic_id:
+        if key not in self._slots:
             raise UnknownTopicOrPartitionError(f"{key} was deleted")
-        made = self._followers[key] = self.side.partition(key.topic, key.partition)
+        made = self._followers[key] = self.side.follower(self._topics[key.topic], key.partition)
         return made
 
     def view(self, key: PartitionKey) -> LogView:

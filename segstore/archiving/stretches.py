@@ -16,6 +16,7 @@ from segstore.arrays import np
 from segstore.errors import CorruptRecordError
 from segstore.files import Files, Handle
 from segstore.records import batch_type, scan_headers
+from segstore.storage.segment.batch_scan import BAD
 
 STEP = 4 << 20
 """Bytes that are read at once, unless a batch is larger."""
@@ -75,10 +76,12 @@ def crc_of_file(log: LogFile, position: int, length: int) -> int | None:
     return crc
 
 
-def measure(log: LogFile, position: int, size: int, end_offset: int, keep: int) -> Stretch | None:
-    """Return the stretch of the batches from byte `position` on, below byte `size` and offset `end_offset`;
-    None if there is no such batch. Its data are kept if they are at most `keep` bytes. Raises OSError,
-    CorruptRecordError for bytes that are no batch before that offset is reached.
+def measure(
+    log: LogFile, position: int, size: int, offset: int, end_offset: int, keep: int
+) -> Stretch | None:
+    """Return the stretch of the batches from byte `position` and `offset` on, below byte `size` and
+    `end_offset`; None if there is no such batch. It ends before bytes that are no batch. Its data are kept if
+    they are at most `keep` bytes. Raises OSError, CorruptRecordError if the first bytes are no batch.
     """
     found, at, step = _Found(), position, STEP
     while at < size and found.end < end_offset:
@@ -87,11 +90,11 @@ def measure(log: LogFile, position: int, size: int, end_offset: int, keep: int) 
         batches = np.frombuffer(headers, batch_type())
         whole = int(np.searchsorted(batches["last_offset"], end_offset))
         if not whole:
-            if len(batches) or stop.status in (lib.SEG_END, lib.SEG_FULL) or not data:
+            if len(batches) or stop.status not in BAD or not data:
                 break
-            if stop.status != lib.SEG_SHORT:
-                raise CorruptRecordError(log.path, at, max(found.end, 0), "no batch is there")
-            if len(data) == size - at or step >= MOST_STEP:
+            if stop.status != lib.SEG_SHORT and found.first < 0:
+                raise CorruptRecordError(log.path, at, offset, BAD[stop.status])
+            if stop.status != lib.SEG_SHORT or len(data) == size - at or step >= MOST_STEP:
                 break
             step = max(step * 2, stop.need)
             continue

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from segstore.archiving.chain import newest_state
 from segstore.archiving.claim import WritableObjects, check_claim, take_claim
 from segstore.archiving.committing import Commit
-from segstore.archiving.comparing import Compared, compare
+from segstore.archiving.comparing import Compared, compare, lost
 from segstore.archiving.moment import Moments
 from segstore.archiving.object_names import STATE, Claim, CommitName, PartitionKey, upload
 from segstore.archiving.partition_archive import PartitionArchive
@@ -49,7 +49,7 @@ def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> T
     compared = {
         key: found
         for key in before.partitions
-        if key in moment.ends and (found := _compared(moments, before.partitions[key], listed[key]))
+        if key in moment.ends and (found := _compared(moments, before.partitions[key], listed.get(key)))
     }
     written = _with_lists(objects, claim, before, listed, compared, uploads)
     name = CommitName(claim, before.name.sequence + 1, STATE)
@@ -68,7 +68,11 @@ def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> T
     state = state_of(commit.header, name, body.pieces_at)
     lists = listed | {key: each.listed for key, each in compared.items()}
     partitions = {
-        key: PartitionArchive(key, lists[key], inodes=dict(compared[key].inodes) if key in compared else {})
+        key: PartitionArchive(
+            key,
+            lists.get(key, SegmentList(key)),
+            inodes=dict(compared[key].inodes) if key in compared else {},
+        )
         for key in state.partitions
     }
     return TakenOver(claim, state, partitions, cut)
@@ -87,26 +91,31 @@ def _read(objects: WritableObjects) -> ArchiveState | None:
 def read_lists(
     objects: WritableObjects, state: ArchiveState, uploads: Uploads
 ) -> dict[PartitionKey, SegmentList]:
-    """Return the lists of segments of all partitions. Raises ArchiveError, CorruptArchiveError."""
-    found = {key: SegmentList(key) for key in state.partitions}
+    """Return the lists of segments of all partitions, but those that are damaged. Raises ArchiveError."""
+    found = {key: SegmentList(key) for key, each in state.partitions.items() if each.segments is None}
     named = [(key, each.segments) for key, each in state.partitions.items() if each.segments is not None]
     read = uploads.run([partial(_read_list, objects, name) for _, name in named])
-    return found | {key: each for (key, _), each in zip(named, read, strict=True)}
+    return found | {key: each for (key, _), each in zip(named, read, strict=True) if each is not None}
 
 
-def _read_list(objects: WritableObjects, name: str) -> SegmentList:
+def _read_list(objects: WritableObjects, name: str) -> SegmentList | None:
+    """Return a list, None if it is damaged or missing: then the partition is archived anew."""
     try:
         return parse_segment_list(objects.read(name), name)
     except FileNotFoundError:
-        raise CorruptArchiveError(name, "it is missing, and the newest state names it") from None
+        log.warning("%s: %s is missing: the partition is archived anew", objects.uri, name)
+    except CorruptArchiveError as error:
+        log.warning("%s: the partition is archived anew: %s", objects.uri, error)
+    return None
 
 
-def _compared(moments: Moments, partition: ArchivedPartition, listed: SegmentList) -> Compared | None:
+def _compared(moments: Moments, partition: ArchivedPartition, listed: SegmentList | None) -> Compared | None:
     key = partition.key
     try:
-        follower = moments.follower(key)
-        view = follower.written()
-        info = moments.side.topics[key.topic]
+        view = moments.follower(key).written()
+        if listed is None:
+            return lost(partition, view)
+        info = moments.info(key)
         compacted = info.gapped or bool(dict(info.compacted).get(key.partition))
         epochs = moments.epochs(key)
         return compare(moments.files, partition, listed, view, epochs, compacted)
@@ -127,7 +136,7 @@ def _with_lists(
     changed: list[tuple[str, PartitionKey, Compared]] = []
     for key, each in compared.items():
         found[key] = each.partition
-        if each.listed is not listed[key]:
+        if each.listed is not listed.get(key):
             changed.append((each.listed.object(upload(claim, len(changed))), key, each))
     uploads.run([partial(objects.write, name, [each.listed.to_bytes()]) for name, _, each in changed])
     for name, key, each in changed:

@@ -19,6 +19,7 @@ from segstore.archiving.archiver import WentAnotherWayError
 from segstore.archiving.chain import read_state
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.trash import list_all, needed_by, own_objects
+from segstore.archiving.uploads import Done
 
 SMALL = {"segment.bytes": 2048}
 COMPACTED = {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}
@@ -163,10 +164,7 @@ def test_retention_of_the_archive(place, settings, kept):
         assert bool([each for each in listed.segments if each.until is not None]) == kept
         is_there = any(name == "deleted" for name, _ in state.topics)
         assert is_there == (kept or "retention_ms" not in settings)
-        archiver._trash._next_list = 0
-        archiver.tick()
-        while archiver._listed.empty():
-            """It is listed without help."""
+        archiver._take_listed(Done(0, list_all(place.base, state.ways), None), place.clock.now)
         for _ in range(2):
             settled(archiver)
             place.clock.now += 70_000
@@ -374,3 +372,43 @@ def test_an_idle_tick_asks_for_nothing(place):
         before = sorted(map(str, Path(place.base.uri).rglob("*")))
         archiver.tick()
         assert sorted(map(str, Path(place.base.uri).rglob("*"))) == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+def test_a_list_that_is_lost_is_made_anew(place, damage):
+    place.store.create_topic("t", config=SMALL)
+    place.store.create_topic("other", config=SMALL)
+    place.fill("t", 50)
+    place.fill("other", 50)
+    place.once()
+    found, _ = place.part("t")
+    if damage == "missing":
+        place.base.delete([found.segments])
+    else:
+        data = place.base.read(found.segments)
+        place.base.write(found.segments, [data[:50] + b"?" + data[51:]])
+    assert len(place.once().ways) == 1
+    other = read_state(place.base).topic("other")
+    assert other is not None
+
+
+def test_a_log_that_is_damaged_is_told_and_others_are_archived(place):
+    place.store.create_topic("bad")
+    place.store.create_topic("good")
+    with place.archiver() as archiver:
+        place.fill("bad", 5)
+        place.fill("good", 5)
+        path = place.path / "bad-0" / ("0" * 20 + ".log")
+        data = path.read_bytes()
+        with path.open("r+b") as opened:
+            opened.seek(len(data) // 5 * 3 + 8)
+            opened.write(b"\xff" * 9)
+        archiver.tick()
+        (told,) = archiver.problems.values()
+        assert "bad-0" in told
+        assert place.part("good")[0].end == 5
+        assert place.part("bad")[0].end == 3
+        path.write_bytes(data)
+        archiver.tick()
+        assert not archiver.problems
+        place.check()
