@@ -222,6 +222,8 @@ class _Restoring:
             archived = self._state.partitions.get(key)
             if archived is not None:
                 yield self._partition(archived, info)
+            elif (topic.name, number) in self._cut.ends:
+                raise ArchiveError(f"{key} can't end at an offset: nothing of it is in the archive yet")
 
     def _settings(self, name: str, data: bytes) -> TopicInfo:
         where = str(self._state.name)

@@ -184,7 +184,10 @@ class RestoredPartition:
         """Return whether the last record is known to be just before the log end offset: compaction may have
         removed the last ones of a segment.
         """
-        return self._reaches == self.end if self._reaches is not None else self._made[-1].segment is None
+        last = self._made[-1]
+        if self._reaches is not None:
+            return self._reaches == self.end
+        return last.segment is None and last.end == self.end
 
     def _begin_empty(self) -> None:
         """Begin an empty segment at the log end offset."""

@@ -185,8 +185,10 @@ def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
 
 def _replace(files: Files, segment: Segment, data: bytes) -> None:
     path = segment.file(names.TXN_INDEX)
-    log.warning("%s did not say what its log says: made anew", path)
+    is_there = files.exists(path)
+    if is_there:  # the last segment of a restored log comes without one
+        log.warning("%s did not say what its log says: made anew", path)
     if data:
         files.write_atomic(path, data)
-    elif files.exists(path):
+    elif is_there:
         files.unlink(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from archived_history import ArchivedHistory
+from faulty import FaultyFiles
 from made_archive import CLAIM, make_archive
 from stores import START_MS, Clock, killed_at_each_call, records, transact_and_consume, value_of
 
@@ -85,6 +87,15 @@ def test_a_restored_store_is_the_archived_one(store_dir: Path, restored: Path, t
             n: (t.topic_id, t.config) for n, t in source.topics().items()
         }
         assert store.partition("t").append(b"goes on") == 40
+
+
+def test_a_file_system_in_place_of_that_of_the_uri(archive: RemoteFiles, restored: Path) -> None:
+    from pyarrow import fs
+
+    base, _, name = archive.uri.rpartition("/")
+    segstore.restore(name, restored, filesystem=fs.SubTreeFileSystem(base, fs.LocalFileSystem()))
+    with segstore.open(restored, mode="r") as store:
+        assert set(store.topics()) == {"t", "u"}
 
 
 # --- what goes wrong ---------------------------------------------------------------------------
@@ -231,6 +242,19 @@ def test_an_archiver_may_remove_objects_meanwhile(
     segstore.restore(history.uri, restored)
     assert history.sequence == 2
     assert content(restored) == content(store_dir)
+
+
+def test_a_power_cut_behind_a_restore(
+    archive: RemoteFiles, store_dir: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    files = FaultyFiles(tmp_path / "disk")
+    (tmp_path / "disk").mkdir()
+    segstore.restore(archive.uri, tmp_path / "disk" / "restored", files=files)
+    files.power_cut("none", rng)
+    assert content(tmp_path / "disk" / "restored") == content(store_dir)
+    assert logs(tmp_path / "disk" / "restored") == logs(store_dir)
+    segstore.open(tmp_path / "disk" / "restored").close()  # the published ends are made anew
+    assert segstore.check(tmp_path / "disk" / "restored") == []
 
 
 def test_killed_at_each_call(store_dir: Path, tmp_path: Path) -> None:

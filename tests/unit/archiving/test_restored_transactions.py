@@ -13,6 +13,7 @@ from stores import START_MS, Clock, committed_values
 import segstore
 from segstore import OffsetAndMetadata, TopicPartition
 from segstore.archiving.remote import RemoteFiles
+from segstore.archiving.segment_list import parse_segment_list
 from segstore.coordinator.transaction.markers import Ending
 from segstore.files import Files
 from segstore.storage.segment.batch_scan import walk
@@ -48,10 +49,11 @@ def seen(path: Path) -> tuple[list[list[bytes | None]], int | None]:
     """Return the committed values of each partition, none of which may have an open transaction, and the
     committed offset.
     """
+    with segstore.open(path, mode="r") as store:  # before anybody has opened it
+        for log in [store.partition(*at) for at in T]:
+            assert log.last_stable_offset == log.end_offset
     with segstore.open(path, config=CONFIG) as store:
         logs = [store.partition(*at) for at in T]
-        for log in logs:
-            assert log.last_stable_offset == log.end_offset
         with segstore.Consumer(store, group_id="g") as consumer:
             offset = consumer.committed(T[0])
         return [committed_values(log) for log in logs], offset
@@ -134,3 +136,23 @@ def test_partitions_of_other_topics_may_be_missing(store_dir: Path, tmp_path: Pa
         offsets = store.partition("__consumer_offsets")
         assert offsets.last_stable_offset == offsets.end_offset
         assert store.partition("u").append(b"goes on") == 0
+
+
+def test_segments_that_only_seem_to_reach_beyond_a_time(store_dir: Path, tmp_path: Path) -> None:
+    """Their largest timestamp may be that of records that are there no more: nothing is cut then, and their
+    aborted transactions stay aborted.
+    """
+    with segstore.open(store_dir, clock=Clock(step=1), config=CONFIG) as store:
+        store.create_topic("t", 3, {"segment.bytes": 500})
+        for outcome in ("abort", "commit", "abort", "abort", "commit", "commit") * 2:
+            transact(store, outcome)
+    archive = make_archive(store_dir, tmp_path / "archive", START_MS + 10_000)
+    for name in archive.list("topics/"):
+        if name.endswith(".segments"):
+            listed = parse_segment_list(archive.read(name), name)
+            later = [each._replace(max_timestamp=1 << 50) for each in listed.segments]
+            archive.write(name, [listed.next_version(later, listed.starts).to_bytes()])
+    segstore.restore(archive.uri, tmp_path / "restored", at=START_MS + 9_000)
+    assert stamps(tmp_path / "restored") == stamps(store_dir)
+    assert seen(tmp_path / "restored") == seen(store_dir) == ([[b"in it"] * 6] * 3, 7)
+    assert segstore.check(tmp_path / "restored") == []
