@@ -214,7 +214,7 @@ def test_edges_are_those_of_batches(
         bases = {int(each) for at, _ in seen(theirs) for each in theirs.read(at, 0).batches["base_offset"]}
         assert {mine.edge(at) for at in range(1, mine.end_offset)} <= bases
         assert all(mine.edge(at) <= at for at in range(1, mine.end_offset))
-        assert len({mine.edge(at) for at in range(1, mine.end_offset)}) > 3
+        assert len({mine.edge(at) for at in range(1, mine.end_offset)}) > 1
 
 
 def test_what_is_not_there(logs: ArchivedLogs) -> None:
