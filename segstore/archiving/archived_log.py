@@ -119,8 +119,9 @@ class ArchivedLog(Closing):
         below: int = MAX_OFFSET,
     ) -> Records:
         """Return the records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least
-        one batch if there is any, as `PartitionLog.read` does; CRCs are checked always. Batches from offset
-        `below` on are not wanted: an object is not read much further.
+        one batch if there is any, as `PartitionLog.read` does; the result may end earlier, as with an object.
+        CRCs are checked always. Batches from offset `below` on are not wanted: an object is not read much
+        further.
 
         Raises OffsetOutOfRangeError; CorruptRecordError, CorruptArchiveError, which name the object;
         DataLossError if the archive goes another way since its contents were looked up; ArchiveError.
