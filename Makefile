@@ -224,6 +224,10 @@ queue-judge: ROUNDS = 1000
 queue-judge: $(VENV)/.built  ## rounds of a share group whose consumers, connections and store fail, ROUNDS=1000 (ARGS="--first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m queue_judge --rounds $(ROUNDS) $(ARGS)
 
+archive-judge: ROUNDS = 1000
+archive-judge: $(VENV)/.built  ## rounds of a store, its archive and restores, whose processes are killed, ROUNDS=1000 (ARGS="--first seed")
+	cd tests/processes && $(HELPERS) ../../$(BIN)/python -P -m archive_judge --rounds $(ROUNDS) $(ARGS)
+
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
 	cd tests/models && $(HELPERS) ../../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
 

@@ -20,6 +20,7 @@ from segstore.first_use import import_apart
 from segstore.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from segstore.archiving.archive import Archive, archive
     from segstore.archiving.restore import Restored, restore
     from segstore.client.admin import (
         AdminClient,
@@ -78,6 +79,7 @@ __all__ = [
     "LATEST",
     "AcknowledgeType",
     "AdminClient",
+    "Archive",
     "AsyncConsumer",
     "AsyncProducer",
     "AsyncShareConsumer",
@@ -125,6 +127,7 @@ __all__ = [
     "TopicRecord",
     "TopicScan",
     "__version__",
+    "archive",
     "check",
     "copy",
     "cut_records",
@@ -149,6 +152,7 @@ __all__ += errors.__all__
 
 
 _WHEN_ASKED_FOR = {
+    "segstore.archiving.archive": ("Archive", "archive"),
     "segstore.archiving.restore": ("Restored", "restore"),
     "segstore.client.admin": (
         "AdminClient",

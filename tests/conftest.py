@@ -18,6 +18,8 @@ import hypothesis
 import pytest
 from partitions import SHARED, Partition, broker_partitions, materialize
 from places import GOLDEN
+from s3_server import s3_bucket as s3_bucket
+from s3_server import s3_server as s3_server
 from spark import spark as spark
 
 if TYPE_CHECKING:

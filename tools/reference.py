@@ -89,6 +89,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("mirror_to", "MirrorTo", "SentPartition"),
     ),
     "Standbys": ("follow", "Standby", "promote", "unfence", "cut_records", "CutRecord"),
+    "Archives": ("archive", "Archive", "restore", "Restored"),
     "Administration": (
         *("AdminClient", "KafkaAdminClient", "NewTopic", "NewPartitions"),
         *("ConfigResource", "ConfigResourceType", "Groups", "Reset"),
@@ -113,12 +114,12 @@ STATUSES = """\
 
 | status | when |
 |---|---|
-| 0 | Done. `serve`, `follow` and `mirror` end with it after SIGTERM, too. |
+| 0 | Done. `serve`, `follow`, `mirror` and `archive` end with it after SIGTERM, too. |
 | 1 | An error, named by a line on standard error; damage found by `check`; "no" as answer to a question. |
 | 2 | Wrong usage: an unknown command or option, or a value that it does not take, as what is no SQL. |
-| 130 | Ctrl-C, the usual end of `consume --follow`, `serve`, `follow` and `mirror` on a terminal. |
+| 130 | Ctrl-C, the usual end of `consume --follow`, `serve`, `follow`, `mirror`, `archive`. |
 | 129 | SIGHUP, but for `serve`, which reads certificates, users and rights again. |
-| 143 | SIGTERM; `follow --once` and `mirror --once` end with it, their work unfinished. |
+| 143 | SIGTERM; `follow --once`, `mirror --once` and `archive --once` end with it, their work unfinished. |
 | 141 | The reader of a pipe has closed it, as `head` does. |"""
 """What the page of the command line says between the list of commands and the commands."""
 

@@ -64,14 +64,38 @@ def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
     """Return the newest state of an archive; with a `time` (ms) the newest state of the way that the archive
     went then. Raises ArchiveError if there is no archive, CorruptArchiveError, UnsupportedFormatError.
     """
+    state = newest_state(objects)
+    if state is None:
+        raise ArchiveError(f"{objects.uri}: there is no archive: `segstore archive` makes one")
+    return _way_at(objects, state, time)
+
+
+def newest_state(objects: Objects) -> ArchiveState | None:
+    """Return the newest state of an archive, None if there is no archive. Errors as `read_state`."""
     for claim in claims(objects):
-        state = _newest_of(objects, claim)
+        state = newest_of(objects, claim)
         if state is not None:
-            return _way_at(objects, state, time)
-    raise ArchiveError(f"{objects.uri}: there is no archive: `segstore archive` makes one")
+            return state
+    return None
 
 
-def _newest_of(objects: Objects, claim: Claim) -> ArchiveState | None:
+def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
+    """Return the newest state of an archive: `state` itself, with the commits behind it applied, as long as
+    its claim is the highest and its next commits are there. Errors as `read_state`.
+    """
+    highest = claims(objects)
+    if not highest or highest[0] != state.name.claim:
+        return read_state(objects)
+    listed = filter(None, map(parse_commit, objects.list(commits_of(state.name.claim))))
+    last = max((name.sequence for name in listed), default=0)
+    try:
+        state = _applied(objects, state, 0)
+    except CorruptArchiveError:
+        return read_state(objects)
+    return state if state.name.sequence >= last else read_state(objects)
+
+
+def newest_of(objects: Objects, claim: Claim) -> ArchiveState | None:
     """Return the newest state of a claim, None if it has none yet."""
     listed = objects.list(commits_of(claim))
     found = [name for name in map(parse_commit, listed) if name is not None]
@@ -87,8 +111,11 @@ def _newest_of(objects: Objects, claim: Claim) -> ArchiveState | None:
 def _followed(objects: Objects, name: CommitName, last: int) -> ArchiveState:
     """Return a state with all commits behind it; those up to the sequence number `last` must be there."""
     header, pieces_at = read_header(objects, name)
-    state = state_of(header, name, pieces_at)
-    for after in _names_after(name):
+    return _applied(objects, state_of(header, name, pieces_at), last)
+
+
+def _applied(objects: Objects, state: ArchiveState, last: int) -> ArchiveState:
+    for after in _names_after(state.name):
         try:
             header, pieces_at = read_header(objects, after)
         except FileNotFoundError:
@@ -110,7 +137,7 @@ def _way_at(objects: Objects, state: ArchiveState, time: int | None) -> ArchiveS
     if time is not None:
         for way in state.ways:
             if time < way.until:
-                earlier = _newest_of(objects, way.claim)
+                earlier = newest_of(objects, way.claim)
                 if earlier is None:
                     raise CorruptArchiveError(
                         commits_of(way.claim), f"what the archive had before {way.until} ms is missing"

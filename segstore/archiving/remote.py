@@ -1,19 +1,33 @@
 """`RemoteFiles`: the objects of an archive, in a file system of pyarrow.fs, below a base.
 
-An object is there whole, under its name, or not at all: object stores show one once its upload is complete;
-elsewhere it is written under another name, synced, and gets its own name last. Threads: any.
+An object is there whole, under its name, or not at all. Object stores show one once its upload is complete;
+elsewhere it is written under another name, which ends with `PART`, and gets its own name last: on a local
+file system it is synced before that, and its name after. A process that is killed leaves a file with `PART`
+there (`delete_unfinished`), or an upload that was begun, which a bucket's rules for its life cycle remove.
+
+pyarrow can't take an upload back: an error midway ends with a short object, which is deleted. So what fits
+into `HELD` bytes is held in memory before the upload begins, and then an error of the network leaves none.
+
+Threads: any. A fork's child opens connections of its own.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Buffer
 
-from segstore.config import arguments
-from segstore.errors import ArchiveError, InvalidArgumentError, Needing
+from segstore.archiving.archive_uri import without_secrets
+from segstore.archiving.file_systems import OBJECT_STORES, Place, opened, reopened
+from segstore.archiving.retries import Retries
+from segstore.errors import ArchiveError, Needing
 from segstore.files import Files
 
 if TYPE_CHECKING:
@@ -22,120 +36,277 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PART = ".part"
 """Ends the name under which an object is written where it would be seen before it is complete."""
+HELD = 64 << 20
+"""Bytes of an object that are held in memory before its upload begins; of a larger one this is its first
+part."""
+PATIENCE = 10.0
+"""Seconds in which a request that fails is made again."""
+DAY_MS = 24 * 60 * 60 * 1000
+_REQUEST = re.compile(r" \(Request ID: [^)]*\)")
+"""What differs in each answer of a server that refuses: without it, a message is logged once."""
 
 
 class RemoteFiles:
-    """Objects by names below `uri`. Each method raises ArchiveError, which names object and URI, if the file
-    system refuses, or is not reached after some tries; the error of pyarrow is its cause.
+    """Objects by names below `uri`, which has no secrets: it is for messages. Each method raises
+    ArchiveError, which names object and URI, if the file system refuses, or is not reached after `patience`
+    seconds of tries; the error of pyarrow is its cause.
     """
 
-    def __init__(self, uri: str, filesystem: FileSystem | None = None, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        filesystem: FileSystem | None = None,
+        files: Files | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
         """Open the file system of a URI, such as `s3://bucket/log` or a path of a directory; `filesystem` is
         used in place of that of the URI, which is a path within it then. Raises InvalidArgumentError,
         ArchiveError.
         """
         with Needing("pyarrow", "an archive"):
             from pyarrow import fs
-        self.uri, self._files, self._fs_module = uri, files or Files(), fs
-        self.filesystem, self._base = self._opened(uri, filesystem)
-        self._is_local = self.filesystem.type_name == "local"
+        self._set(opened(uri, filesystem), files or Files(), fs, patience)
 
-    def _opened(self, uri: str, filesystem: FileSystem | None) -> tuple[Any, str]:
-        if not isinstance(uri, str) or not uri:
-            raise InvalidArgumentError(f"uri={uri!r}: give a URI such as s3://bucket/log, or a directory")
-        if filesystem is not None:
-            return filesystem, uri.rstrip("/")
-        try:
-            given = uri if ":" in uri.split("/", 1)[0] else arguments.path("uri", uri)
-            found, path = self._fs_module.FileSystem.from_uri(given)
-        except (ValueError, TypeError, OSError) as error:
-            raise InvalidArgumentError(f"uri={uri!r}: {error}") from error
-        return found, path.rstrip("/")
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.uri!r})"
+
+    def __getstate__(self) -> tuple[object, ...]:
+        # Tasks elsewhere need the secrets, too.
+        return self.uri, self._secret_uri, self._base, self.filesystem, self._patience
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        from pyarrow import fs
+
+        self._set(Place(*state[:4]), Files(), fs, state[4])
+
+    def _set(self, place: Place, files: Files, module: Any, patience: float) -> None:
+        self.uri, self._secret_uri, self._base, self._filesystem = place
+        self._files, self._fs_module, self._patience = files, module, patience
+        kind, self._process = self._filesystem.type_name, os.getpid()
+        self._is_local, self._shows_whole = kind == "local", kind in OBJECT_STORES
+        self._retries = Retries(0 if self._is_local else patience)
+
+    @property
+    def filesystem(self) -> FileSystem:
+        """Return the file system; in the child of a fork it is opened anew, as the parent uses its
+        connections.
+        """
+        if self._process != os.getpid():
+            self._filesystem, self._process = reopened(self._filesystem), os.getpid()
+        return self._filesystem
+
+    def end_retries(self) -> None:
+        """Let requests that fail be made no more: those that wait, and later ones, raise their error at
+        once.
+        """
+        self._retries.end()
 
     def list(self, prefix: str) -> dict[str, int]:
-        """Return the names that begin with a prefix, which ends with "/", with the sizes of their objects in
-        bytes.
+        """Return the names that begin with a prefix, which ends with "/", or is empty, with the sizes of
+        their objects in bytes.
         """
-        selector = self._fs_module.FileSelector(
-            self._path(prefix).rstrip("/"), allow_not_found=True, recursive=True
-        )
-        with self._told(prefix):
-            found = self.filesystem.get_file_info(selector)
-        skip, is_file = len(self._base) + 1, self._fs_module.FileType.File
-        return {
-            each.path[skip:]: each.size
-            for each in found
-            if each.type == is_file and not each.path.endswith(PART)
-        }
+        return {name: each.size for name, each in self._listed(prefix) if not name.endswith(PART)}
 
     def read(self, name: str) -> bytes:
         """Return an object's content. Raises FileNotFoundError if there is none."""
-        return self._read(name, lambda opened: bytes(opened.read()))
+
+        def whole(opened: Any) -> bytes:
+            size, data = opened.size(), bytes(opened.read())
+            if len(data) < size:
+                raise OSError(f"{len(data)} of {size} bytes came")
+            return data
+
+        return self._read(name, whole)
 
     def read_range(self, name: str, at: int, length: int) -> bytes:
         """Return up to `length` bytes of an object from byte `at` on, less at its end only. Raises
         FileNotFoundError if there is none.
         """
-        return self._read(name, lambda opened: bytes(opened.read_at(length, at)))
+
+        def part(opened: Any) -> bytes:
+            wanted = max(min(length, opened.size() - at), 0)
+            data = bytes(opened.read_at(wanted, at)) if wanted else b""
+            if len(data) < wanted:
+                raise OSError(f"{len(data)} of {wanted} bytes came, from byte {at} on")
+            return data
+
+        return self._read(name, part)
 
     def read_into(self, name: str, at: int, buffer: Buffer) -> int:
         """Fill a buffer with bytes of an object from byte `at` on; return how many were read, less at the end
         of the object only. Raises FileNotFoundError if there is none.
         """
+        view = memoryview(buffer).cast("B")
 
         def fill(opened: Any) -> int:
-            opened.seek(at)
-            return int(opened.readinto(buffer))
+            wanted, done = max(min(len(view), opened.size() - at), 0), 0
+            if wanted:
+                opened.seek(at)
+            while done < wanted:
+                got = int(opened.readinto(view[done:wanted]))
+                if not got:
+                    raise OSError(f"{done} of {wanted} bytes came, from byte {at} on")
+                done += got
+            return done
 
         return self._read(name, fill)
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int:
         """Make an object of the parts, in place of one that is there; return its size in bytes. An error of
-        `parts` leaves no object.
+        `parts` is raised as it is, and leaves no object.
+
+        A failed upload is made again from its beginning, unless `parts` is an iterator of more than `HELD`
+        bytes, which can't be begun again.
         """
-        if self._is_local:
-            return self._write_local(name, parts)
-        with self._told(name):
-            opened, size = self.filesystem.open_output_stream(self._path(name)), 0
-            with opened:
-                for part in parts:
-                    size += opened.write(part)
-        return size
+        source = _Source(parts)
+        if not self._is_local:
+            source.hold(HELD)
+        put = self._put_local if self._is_local else self._upload if self._shows_whole else self._put_renamed
+        retries = self._retries if source.can_begin_again else Retries(0)
+        with self._told(name, source):
+            return retries.run(lambda: put(self._path(name), source))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; those that are not there count as deleted."""
+        """Delete objects; those that are not there count as deleted. pyarrow deletes single objects, so each
+        is a few requests.
+        """
         for name in names:
             with self._told(name):
-                try:
-                    self.filesystem.delete_file(self._path(name))
-                except FileNotFoundError:
-                    continue
+                self._retries.run(partial(self._drop, self._path(name)))
 
-    def _write_local(self, name: str, parts: Iterable[Buffer]) -> int:
-        path, size = self._path(name), 0
-        with self._told(name):
-            self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-            with self._files.open_anew(path + PART) as out:
-                for part in parts:
-                    size += self._files.pwrite(out, part, size)
-                self._files.sync(out)
-            self._files.rename(path + PART, path)
-            self._files.sync_dir(path.rpartition("/")[0])
-        return size
+    def delete_unfinished(self, older_ms: int = DAY_MS) -> int:
+        """Delete files under the names of objects that were not complete `older_ms` ago: a process that was
+        killed has left them. Return how many.
+        """
+        before = time.time_ns() - older_ms * 1_000_000
+        found = [
+            name for name, each in self._listed("") if name.endswith(PART) and (each.mtime_ns or 0) < before
+        ]
+        self.delete(found)
+        return len(found)
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def _listed(self, prefix: str) -> Iterator[tuple[str, Any]]:
+        where = self._path(prefix).rstrip("/")
+        selector = self._fs_module.FileSelector(where, allow_not_found=True, recursive=True)
+        with self._told(prefix or "/"):
+            found = self._retries.run(lambda: self.filesystem.get_file_info(selector))
+        skip, is_file = len(self._base) + 1, self._fs_module.FileType.File
+        return ((each.path[skip:], each) for each in found if each.type == is_file)
 
     def _read(self, name: str, call: Callable[[Any], T]) -> T:
-        with self._told(name), self.filesystem.open_input_file(self._path(name)) as opened:
-            return call(opened)
+        def request() -> T:
+            with self.filesystem.open_input_file(self._path(name)) as found:
+                return call(found)
+
+        with self._told(name):
+            try:
+                return self._retries.run(request)
+            except FileNotFoundError:
+                raise FileNotFoundError(f"{self.uri}: {name}: there is no such object") from None
+
+    def _upload(self, path: str, source: _Source) -> int:
+        """Write to an object store. A failed request makes `close` fail, too, as parts are sent in the
+        background; only an error of the parts completes the upload.
+        """
+        stream = self.filesystem.open_output_stream(path, compression=None)
+        try:
+            size = sum(int(stream.write(part)) for part in source)
+        except BaseException:
+            with suppress(OSError):
+                stream.close()  # a stream that is never closed keeps the interpreter from its end
+            with suppress(OSError):
+                self._drop(path)
+            raise
+        stream.close()
+        return size
+
+    def _put_renamed(self, path: str, source: _Source) -> int:
+        self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        size = self._upload(path + PART, source)
+        self._drop(path)  # HDFS moves over nothing that is there
+        self.filesystem.move(path + PART, path)
+        return size
+
+    def _put_local(self, path: str, source: _Source) -> int:
+        size, directory = 0, path.rpartition("/")[0]
+        self._ensure(directory)
+        with self._files.open_anew(path + PART) as out:
+            try:
+                for part in source:
+                    size += self._files.pwrite(out, part, size)
+                self._files.sync(out)
+            except BaseException:
+                with suppress(OSError):
+                    self._files.unlink(path + PART)
+                raise
+        self._files.rename(path + PART, path)
+        self._files.sync_dir(directory)
+        return size
+
+    def _ensure(self, directory: str) -> None:
+        """Make a directory, and those above it, durably."""
+        if not self._files.exists(directory):
+            self._ensure(os.path.dirname(directory))
+            self._files.ensure_directory(directory)
+
+    def _drop(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            if self._is_local:
+                self._files.unlink(path)
+            else:
+                self.filesystem.delete_file(path)
 
     def _path(self, name: str) -> str:
         return f"{self._base}/{name}"
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
-        """Run a block; an error of the file system tells of which object it is."""
+    def _told(self, name: str, source: _Source | None = None) -> Iterator[None]:
+        """Run a block; an error of the file system tells of which object it is. One of the source of a write
+        stays as it is.
+        """
         try:
             yield
-        except FileNotFoundError:
+        except Exception as error:
+            if source is not None and source.error is error:
+                raise
+            if source is None and isinstance(error, FileNotFoundError):
+                raise
+            text = without_secrets(str(error), self._secret_uri)
+            cause = error if text == str(error) else None
+            raise ArchiveError(f"{self.uri}: {name}: {_REQUEST.sub('', text)}") from cause
+
+
+class _Source:
+    """The parts of an object that is written, each time from the first one on; `error` is what they have
+    raised.
+    """
+
+    def __init__(self, parts: Iterable[Buffer]) -> None:
+        self._parts = parts
+        self.error: Exception | None = None
+        self.can_begin_again = iter(parts) is not parts
+
+    def hold(self, most: int) -> None:
+        """Read the parts into a list, so that they can be begun again; if they have more than `most` bytes,
+        those that were read come first.
+        """
+        if isinstance(self._parts, (list, tuple)):
+            return
+        held, size, rest = [], 0, iter(self._parts)
+        for part in rest:
+            held.append(part)
+            size += memoryview(part).nbytes
+            if size > most:
+                if not self.can_begin_again:
+                    self._parts = chain(held, rest)
+                return
+        self._parts, self.can_begin_again = held, True
+
+    def __iter__(self) -> Iterator[Buffer]:
+        try:
+            yield from self._parts
+        except Exception as error:
+            self.error = error
             raise
-        except OSError as error:
-            raise ArchiveError(f"{self.uri}: {name}: {error}") from error

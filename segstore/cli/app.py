@@ -156,6 +156,15 @@ COMMANDS = {
         "segstore.cli.maintenance",
         "Copy the store to TARGET, which must not exist yet. Another process may be writing the store.",
     ),
+    "archive": (
+        "segstore.cli.archive",
+        "Archive the store at URI, such as s3://bucket/log or a directory, until Ctrl-C. With `verify`, read"
+        " and check every object of an archive.",
+    ),
+    "restore": (
+        "segstore.cli.restore",
+        "Make a store in DIRECTORY, which must not exist yet, of the archive at URI.",
+    ),
     "dump": (
         "segstore.cli.dump",
         "Show what is in files: batches, index entries, snapshots, checkpoints.",
@@ -173,8 +182,9 @@ COMMANDS = {
         "Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by "
         "key; replay them to a group of consumers, one of which dies; take a disk away from a "
         "replicated store; let librdkafka use a store over the network; kill a primary, and "
-        "promote its hot standby; let Spark count delays per airline and hour as a stream, whose "
-        "driver is killed; check the store.",
+        "promote its hot standby; archive a store, lose it, and bring it back as it was a minute "
+        "before; let Spark count delays per airline and hour as a stream, whose driver is killed, "
+        "and flights of an archive; check the store.",
     ),
 }
 """Where each command is, in order of use, and the first paragraph of its help. A command's module is imported

@@ -78,6 +78,12 @@ _ENTRIES = 2_000  # records of the primary that is killed
     show_default=True,
     help="Run the part of two machines or not: a primary that is killed, its hot standby, and a mirror.",
 )
+@click.option(
+    "--archive/--no-archive",
+    default=True,
+    show_default=True,
+    help="Run the part of the archive or not: a store is lost, and comes back as it was a minute before.",
+)
 @click.option("--replicated", is_flag=True, help="Run the replicated part alone; it needs no flights.")
 @click.option("--serve", is_flag=True, help="Run the part over the network alone; it needs confluent-kafka.")
 @click.option(
@@ -92,14 +98,16 @@ def demo(
     replicas: bool,
     network: bool,
     standby: bool,
+    archive: bool,
     replicated: bool,
     serve: bool,
     keep: str | None,
 ) -> None:
     """Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by key; replay them
     to a group of consumers, one of which dies; take a disk away from a replicated store; let librdkafka use a
-    store over the network; kill a primary, and promote its hot standby; let Spark count delays per airline
-    and hour as a stream, whose driver is killed; check the store.
+    store over the network; kill a primary, and promote its hot standby; archive a store, lose it, and bring
+    it back as it was a minute before; let Spark count delays per airline and hour as a stream, whose driver
+    is killed, and flights of an archive; check the store.
 
     On a terminal the live, the replicated and the Spark part show one display that changes; elsewhere they
     print a few lines. Ctrl-C ends them, and leaves the store sound.
@@ -123,7 +131,8 @@ def demo(
         else:
             served = os.path.join(directory, "served") if network else None
             machines = os.path.join(directory, "machines") if standby else None
-            run(records, path, pace, spark, (disks, dwell) if replicas else None, served, machines)
+            copies = os.path.join(directory, "archives") if archive else None
+            run(records, path, pace, spark, (disks, dwell) if replicas else None, served, machines, copies)
     if keep is not None and not replicated:
         click.echo(f'The store is in {keep}. Try: segstore topics --store "{keep}"', err=True)
     elif keep is not None:
@@ -160,11 +169,13 @@ def run(
     replicated: tuple[str, float] | None,
     served: str | None,
     machines: str | None,
+    copies: str | None,
 ) -> None:
     """Run the whole demo in a new store at `path`. `pace` has the seconds of the live part and the days that
     pass in each, or is None: no live part. `spark` says whether the Spark part is run; `replicated` has the
     directory of the replicated part and the seconds of each of its steps, or is None; `served` has the
-    directory of the part over the network, `machines` that of the part of two machines, or they are None.
+    directory of the part over the network, `machines` that of the part of two machines, `copies` that of the
+    part of the archive, or they are None.
     """
     from segstore.demo import flights as flights_module
     from segstore.demo.kill import killed_midway, victim
@@ -203,8 +214,13 @@ def run(
                 from segstore.demo.standbys import standbys
 
                 standbys(screen, machines, min(records, _ENTRIES))
+            archive = ""
+            if copies is not None:
+                from segstore.demo.archives import archives
+
+                archive = archives(screen, copies, path)
             if spark:
-                stream(screen, path, flights, driver)
+                stream(screen, path, flights, driver, archive)
     finally:
         # The store is checked after Ctrl-C too, and where a part failed.
         check_store(screen, path, flights)

@@ -206,6 +206,7 @@ class Job:
     late_hours: int
     work: str
     waits: bool = False
+    archive: str = ""
 
 
 class NotRunError(Exception):

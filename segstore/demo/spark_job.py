@@ -43,7 +43,8 @@ Tell = Callable[..., None]
 class Job:
     """What the driver is given: the store's `path`; the `rows` of a micro-batch; `late_hours`, by how many
     hours a flight may be older than the newest one seen and still count; `work`, a directory for temporary
-    files of Spark and Java; and `waits`, whether it opens the store only at a line on its standard input.
+    files of Spark and Java; `waits`, whether it opens the store only at a line on its standard input; and
+    where an `archive` of the store is, whose flights are counted at the end, "" for none.
     """
 
     path: str
@@ -51,6 +52,7 @@ class Job:
     late_hours: int
     work: str
     waits: bool = False
+    archive: str = ""
 
 
 def delays(rows: DataFrame, late_hours: int) -> DataFrame:
@@ -114,8 +116,15 @@ def run(job: Job, tell: Tell) -> None:
         heartbeat(store, job.late_hours)
         tell("heartbeat")
         _follow(start(spark, ck, job.path, job.rows, job.late_hours), tell)
+    if job.archive:
+        tell("archive", rows=archived(spark, job.archive))
     tell("done")
     spark.stop()
+
+
+def archived(spark: SparkSession, uri: str) -> int:
+    """Return how many flights an archive has."""
+    return int(spark.read.format("segstore").option("subscribe", SOURCE).load(uri).count())
 
 
 def _follow(query: StreamingQuery, tell: Tell) -> None:

@@ -11,6 +11,7 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import segstore
@@ -124,14 +125,17 @@ def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
         yield first
 
 
-def stream(screen: Screen, path: str, flights: Flights, first: Begun | None = None) -> None:
-    """Run the Spark part, with the driver that has `begun` already. Raises StorageError where the result is
-    not the batch answer, or a driver failed.
+def stream(
+    screen: Screen, path: str, flights: Flights, first: Begun | None = None, archive: str = ""
+) -> None:
+    """Run the Spark part, with the driver that has `begun` already; at its end Spark counts the flights of an
+    `archive`, if there is one. Raises StorageError where the result is not the batch answer, or a driver
+    failed.
     """
     with screen.step("Spark", "delays per airline and hour, streamed exactly once, through a kill"):
         try:
             with _mended(screen, path):
-                _run(screen, path, flights, first)
+                _run(screen, path, flights, first, archive)
         except NotRunError as error:
             screen.say(f"left out: {error}")
             return
@@ -139,7 +143,7 @@ def stream(screen: Screen, path: str, flights: Flights, first: Begun | None = No
         prove(screen, path, len(flights))
 
 
-def _run(screen: Screen, path: str, flights: Flights, first: Begun | None) -> None:
+def _run(screen: Screen, path: str, flights: Flights, first: Begun | None, archive: str) -> None:
     with ExitStack() as stack:
         first = first or stack.enter_context(begun(path, flights))
         if first is None:
@@ -157,8 +161,10 @@ def _run(screen: Screen, path: str, flights: Flights, first: Begun | None) -> No
         progress = Progress(len(flights), lambda: sum(log.end_offset for log in logs))
         with shown(screen, progress) as show:
             left = run_killed(job, driver, progress, show)
-            run_to_the_end(job, progress, show, left)
+            run_to_the_end(replace(job, archive=archive), progress, show, left)
             show(True)
+        if archive and progress.archived != len(flights):
+            raise StorageError(f"Spark counts {progress.archived:,} flights in {archive}")
 
 
 def rows(records: int) -> int:

@@ -22,6 +22,7 @@ _LINES = 4.0  # seconds between two lines, where there is no terminal
 _PHASES = {
     "session": "Spark {version} is up, the query starts",
     "heartbeat": "a heartbeat: no flight comes any more, the last hours are over",
+    "archive": "Spark counts {rows:,} flights in the archive",
 }
 
 
@@ -33,6 +34,7 @@ class Progress:
     def __init__(self, total: int, windows: Callable[[], int]) -> None:
         self.total, self.windows, self.driver = total, windows, ""
         self.batch, self.read, self.open, self.ms, self.watermark = -1, 0, 0, 0, ""
+        self.archived = 0
         self.events: list[str] = []
         self._began = time.monotonic()
 
@@ -49,6 +51,8 @@ class Progress:
         """Take an event that a driver printed."""
         if event["event"] in _PHASES:
             self.say(_PHASES[event["event"]].format(**event))
+        if event["event"] == "archive":
+            self.archived = event["rows"]
         if event["event"] == "batch":
             self.batch, self.read, self.open, self.ms = (event[n] for n in ("batch", "read", "open", "ms"))
             self.watermark = event["watermark"][:16].replace("T", " ")

@@ -45,6 +45,24 @@ class Position(NamedTuple):
     epoch: int = -1
 
 
+def position_in(epochs: LeaderEpochCache, end: int, offset: int) -> Position:
+    """Return an offset of a log that ends at `end` with the leader epoch of the record before it."""
+    found = epochs.epoch_for_offset(offset - 1) if offset <= end else None
+    return Position(offset, -1 if found is None else found)
+
+
+def agreed_in(epochs: LeaderEpochCache, end: int, position: Position) -> int:
+    """Return the offset up to which a log that ends at `end` surely has the records of the log that a
+    position was taken from: that of the position if it has them all.
+    """
+    if position.epoch < 0:
+        return min(position.offset, end)
+    found: EpochEnd = epochs.end_offset_for(position.epoch, end)
+    if found.epoch < position.epoch:  # also if nothing is known: -1
+        return min(found.end_offset, end, position.offset - 1)
+    return min(found.end_offset, end, position.offset)
+
+
 class ObservedLog:
     """The log of a replica, in a store that is open to read. What is read is `PartitionLog`'s, but for the
     high watermark where none is published, as after a power cut: then it is the one on disk (R36).
@@ -130,21 +148,13 @@ class ObservedLog:
         """Return an offset with the leader epoch of the record before it. Raises OSError,
         CorruptCheckpointError.
         """
-        epochs, end = self._epochs()
-        found = epochs.epoch_for_offset(offset - 1) if offset <= end else None
-        return Position(offset, -1 if found is None else found)
+        return position_in(*self._epochs(), offset)
 
     def agreed(self, position: Position) -> int:
         """Return the offset up to which this log surely has the records of the log that a position was taken
         from: that of the position where it has them all. Errors as `position`.
         """
-        epochs, end = self._epochs()
-        if position.epoch < 0:
-            return min(position.offset, end)
-        found: EpochEnd = epochs.end_offset_for(position.epoch, end)
-        if found.epoch < position.epoch:  # also where nothing is known: -1
-            return min(found.end_offset, end, position.offset - 1)
-        return min(found.end_offset, end, position.offset)
+        return agreed_in(*self._epochs(), position)
 
     def holds(self, position: Position) -> bool:
         """Return whether the log has all records below a position. Errors as `position`."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 from segstore.config import arguments
 from segstore.coordinator.checking import check_internal
 from segstore.errors import InvalidTypeError
+from segstore.spark.archive_place import is_archive_uri
 from segstore.spark.columns import arrow_schema, ddl
 from segstore.spark.options import parse_options, store_paths
 from segstore.spark.sink_store import COLUMNS, PASSED_OVER, Sink, parse_sink_options
@@ -89,7 +90,8 @@ def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, 
     for name, value in options.items():
         if value is None:
             raise InvalidTypeError(f"option {name}=None: must have a value; leave it out for the default")
-    return {**_COMMITTED, **options, "subscribe": topic, "path": arguments.path("path", path)}
+    place = path if isinstance(path, str) and is_archive_uri(path) else arguments.path("path", path)
+    return {**_COMMITTED, **options, "subscribe": topic, "path": place}
 
 
 def _read(

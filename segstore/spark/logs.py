@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import (
@@ -23,6 +23,9 @@ from segstore.records import Records
 from segstore.replication.observed_log import UNREADABLE, ObservedLog, Position
 from segstore.storage.store import store as storage
 from segstore.storage.store.store import Store
+
+if TYPE_CHECKING:
+    from segstore.archiving.log_contents import LogContents
 
 T = TypeVar("T")
 
@@ -48,6 +51,27 @@ class Log(Protocol):
     def read(self, offset: int, max_bytes: int, *, check_crcs: bool) -> Records: ...
 
 
+class Observed(Protocol):
+    """Which leader epochs a log knows; see `ObservedLog`."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+
+    def agreed(self, position: Position) -> int: ...
+
+
+class Source(NamedTuple):
+    """Offsets from `start` on, below `end`, and the contents of the archive that they are read from; None:
+    they are read from the store.
+    """
+
+    start: int
+    end: int
+    archived: LogContents | None = None
+
+
 class There(NamedTuple):
     """What a log has: offsets from `first` on, below `last`, and up to where it has what lies below the start
     and the end of a micro-batch: those offsets themselves, unless the log goes another way.
@@ -67,6 +91,15 @@ def open_store(path: str) -> Store:
         raise ConfigError(
             f"option path={path!r}: {error.strerror}: give the directory of a store, or of a broker's logs"
         ) from error
+
+
+def batch_edge(log: Log, offset: int) -> int:
+    """Return the base offset of the batch that has an offset; the offset itself if no batch has it."""
+    try:
+        headers = log.read(offset, 0, check_crcs=False).batches
+    except CorruptRecordError:
+        return offset  # the task that reads this batch reports it
+    return min(int(headers["base_offset"][0]), offset) if len(headers) else offset
 
 
 def await_shown(log: Log, end: int) -> None:
@@ -107,9 +140,18 @@ class PlainLogs:
         """Raise UnknownTopicOrPartitionError unless there is such a partition."""
         self._store.partition(topic, partition)
 
+    def topic_id(self, topic: str) -> str:
+        """Return the id of a topic that can be read, "" for one of an old broker."""
+        return self._store.topics()[topic].topic_id
+
     def ask(self, partition: TopicPartition, question: Callable[[Log], T]) -> T:
         """Return what a partition's log answers. Raises UnknownTopicOrPartitionError, StoreClosedError."""
         return question(self._store.partition(*partition))
+
+    def agreed(self, partition: TopicPartition, at: Position) -> int:
+        """See `agreed_with`. Errors as `ask`."""
+        observed = ObservedLog(self._store, *partition)
+        return self.ask(partition, lambda log: agreed_with(log, observed, at))
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
         """Do nothing: see `ReplicatedLogs`."""
@@ -133,7 +175,7 @@ class PlainLogs:
         def asked(log: Log) -> There:
             await_shown(log, end.offset)
             observed = ObservedLog(self._store, *partition)
-            known = [_agreed(log, observed, at) for at in (start or Position(0), end)]
+            known = [agreed_with(log, observed, at) for at in (start or Position(0), end)]
             return There(log.start_offset, log.end_offset, *known)
 
         return self.ask(partition, asked)
@@ -151,8 +193,16 @@ class PlainLogs:
         """Return no directories: tasks read that of the option path."""
         return ()
 
+    def edge(self, partition: TopicPartition, offset: int) -> int:
+        """See `batch_edge`. Errors as `ask`."""
+        return self.ask(partition, lambda log: batch_edge(log, offset))
 
-def _agreed(log: Log, observed: ObservedLog, at: Position) -> int:
+    def sources(self, partition: TopicPartition, start: int, end: int) -> list[Source]:
+        """Return from where a range of offsets is read: the store."""
+        return [Source(start, end)]
+
+
+def agreed_with(log: Log, observed: Observed, at: Position) -> int:
     """Return the offset up to which a log has the records of the log that a position was taken from, -1 if
     that is not known but the log is another one: it was restored from an older copy and went on (KIP-320).
 
@@ -259,7 +309,10 @@ class ReplicatedLogs:
         """See `ReplicatedReader.places`."""
         return self._reader.places(*partition)
 
+    def edge(self, partition: TopicPartition, offset: int) -> int:
+        """See `batch_edge`. Errors as `ask`."""
+        return self.ask(partition, lambda log: batch_edge(log, offset))
 
-def open_logs(paths: Sequence[str], witness: str | None) -> PlainLogs | ReplicatedLogs:
-    """Open what the options path and witness say. Raises ConfigError, QuorumLostError."""
-    return ReplicatedLogs(paths, witness) if len(paths) > 1 else PlainLogs(paths[0])
+    def sources(self, partition: TopicPartition, start: int, end: int) -> list[Source]:
+        """Return from where a range of offsets is read: the store."""
+        return [Source(start, end)]

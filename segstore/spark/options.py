@@ -16,6 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore.config import arguments
 from segstore.errors import ConfigError, InvalidArgumentError, StorageError
 from segstore.files import Files
+from segstore.spark.archive_place import (
+    FILESYSTEM,
+    ArchivePlace,
+    absolute,
+    archive_place,
+    is_archive_uri,
+    shown_uri,
+)
 from segstore.spark.offsets import (
     OffsetSpec,
     assigned,
@@ -41,6 +49,8 @@ KNOWN = (
     *(
         "path",
         "witness",
+        "archive",
+        FILESYSTEM,
         *SUBSCRIPTIONS,
         *_STARTING,
         "startingOffsetsByTimestampStrategy",
@@ -67,10 +77,11 @@ class Subscription(NamedTuple):
 @dataclass(frozen=True)
 class SourceOptions:
     """The options of a read; a field is None where the option was not given. `paths` are several of a
-    replicated store.
+    replicated store, none if the archive alone is read.
     """
 
     paths: tuple[str, ...]
+    archive: ArchivePlace | None
     witness: str | None
     subscription: Subscription
     starting: OffsetSpec | None
@@ -89,7 +100,7 @@ class SourceOptions:
     @property
     def path(self) -> str:
         """Return the option path, for messages."""
-        return ":".join(self.paths)
+        return ":".join(self.paths) or str(self.archive)
 
     def begin(self, streaming: bool) -> OffsetSpec:
         """Return where to begin: a stream at the latest offset, a batch at the earliest, unless an option
@@ -123,9 +134,16 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     least, most = (positive(n, _get(options, n)) for n in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"))
     if least is not None and most is not None and least > most:
         raise ConfigError(f"option minOffsetsPerTrigger={least}: must be at most maxOffsetsPerTrigger={most}")
-    paths = store_paths(options)
+    archive, alone = archive_place(options)
+    paths = () if alone else store_paths(options)
+    if archive is not None and len(paths) > 1:
+        raise ConfigError(
+            f"option archive={str(archive)!r}: must stand beside one directory, not beside those of a "
+            "replicated store"
+        )
     return SourceOptions(
         paths,
+        archive,
         store_witness(options, paths),
         _subscription(options),
         starting,
@@ -178,6 +196,10 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
     there. Errors as `store_path`, also for a directory that is named twice, or lies within another one.
     """
     given = _given_path(options)
+    if is_archive_uri(given):
+        raise ConfigError(
+            f"option path={shown_uri(given)!r}: must be a directory of this machine: an archive is only read"
+        )
     path = store_path(options)
     several = [given] if Files().exists(path) else re.split(":(?=/)", given)
     if len(several) == 1:
@@ -201,6 +223,10 @@ def settled_path(given: Mapping[str, str]) -> dict[str, str]:
     """
     with suppress(ConfigError, StorageError):
         options = by_lower_names(given)
+        if "archive" in options:
+            options["archive"] = absolute("archive", options["archive"])
+        if is_archive_uri(options.get("path", "")):
+            return options
         paths = store_paths(options)
         return {**options, "path": paths[0]} if len(paths) == 1 else options
     return dict(given.items())
@@ -226,7 +252,7 @@ def options_of(store: Store) -> dict[str, str]:
 def store_witness(options: Mapping[str, str], paths: Sequence[str]) -> str | None:
     """Return the value of the option witness. Raises ConfigError where `paths` is one directory only."""
     witness = options.get("witness")
-    if witness is not None and len(paths) == 1:
+    if witness is not None and len(paths) < 2:
         raise ConfigError(
             f"option witness={witness!r}: only a replicated store has one, all of whose directories are "
             "given by option path, separated by colons"

@@ -15,7 +15,8 @@ from segstore.closing import Closing
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
 from segstore.replication.observed_log import GONE, Position
-from segstore.spark.logs import Log, open_logs
+from segstore.spark.archive_logs import open_logs
+from segstore.spark.logs import Log, Source
 from segstore.spark.offsets import EARLIEST, LATEST, Offsets, OffsetSpec, names
 from segstore.spark.options import SourceOptions
 from segstore.storage.meta.topic_info import INTERNAL
@@ -98,7 +99,7 @@ class Lookup(Closing):
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.logs = open_logs(options.paths, options.witness)
+        self.logs = open_logs(options)
 
     def close(self) -> None:
         self.logs.close()
@@ -227,6 +228,19 @@ class Lookup(Closing):
             self.lost(taken_back(partition, at, agreed))
             offset = agreed if agreed >= 0 else offset
         return min(max(offset, first), self._end_of(partition))
+
+    def sources(self, part: Range) -> list[Source]:
+        """Return from where a range is read. Raises DataLossError if offsets between an archive and the store
+        are missing, unless failOnDataLoss is false.
+        """
+        found = self.logs.sources(part.partition, part.start, part.end)
+        if sum(each.end - each.start for each in found) < part.size:
+            there = ", ".join(f"{each.start} to {each.end}" for each in found) or "none"
+            self.lost(
+                f"{names([part.partition])}: of offsets {part.start} to {part.end} there are {there}: others "
+                "are in the store no more, and were not archived before"
+            )
+        return found
 
     def lost(self, what: str) -> None:
         """Raise DataLossError, or log a warning where failOnDataLoss is false."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,9 @@ from segstore.storage.store import store as storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from segstore.archiving.log_contents import LogContents
+    from segstore.spark.archive_place import ArchivePlace
+
 log = logging.getLogger("segstore.spark")
 
 FEW_ROWS = 16_384
@@ -36,6 +39,8 @@ PATIENCE = 20.0
 _PAUSE = 0.1
 _Read = Callable[[int, int], Records]
 """(offset, bytes) -> records from the offset on."""
+_Since = Callable[[int, int], Iterator[Records] | None]
+"""(offset, end) -> the records between them, which are in the store no more; None if they are nowhere."""
 
 
 @dataclass
@@ -50,6 +55,8 @@ class Slice(InputPartition):
     end: int
     until: Position | None = None
     places: tuple[str, ...] = ()
+    archived: LogContents | None = None
+    """The objects of an archive that are read, None: the store."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -66,14 +73,44 @@ class SliceReader:
     isolation_level: str
     fail_on_data_loss: bool
     times: Bounds
+    archive: ArchivePlace | None = None
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the slice's rows. Raises CorruptRecordError, DataLossError, StorageError,
-        ReplicaOfflineError, OffsetNotAvailableError, with which the task fails.
+        ReplicaOfflineError, OffsetNotAvailableError, ArchiveError, with which the task fails.
         """
-        found = self._of_replicas(part, part.until) if part.until is not None else self._of_store(part)
-        for records in found:
+        for records in self._of(part):
             yield from batches(part.topic, part.partition, records, self.schema)
+
+    def _of(self, part: Slice) -> Iterator[Records]:
+        if part.archived is not None:
+            return self._of_archive(part, part.archived)
+        return self._of_store(part) if part.until is None else self._of_replicas(part, part.until)
+
+    # --- an archive ------------------------------------------------------------------------
+
+    def _of_archive(self, part: Slice, contents: LogContents) -> Iterator[Records]:
+        assert self.archive is not None
+        with self.archive.log(contents) as at:
+            read = partial(at.read, isolation_level=self.isolation_level, times=self._span, below=part.end)
+            try:
+                yield from self._records(read, part, part.start)
+            except GONE as error:
+                self._lost(f"{part}: {error}")
+
+    def _archived_since(self, part: Slice, topic_id: str) -> Iterator[Records] | None:
+        """Return records that retention has removed from the store since the query was planned; None if its
+        archive does not have them.
+        """
+        if self.archive is None:
+            return None
+        try:
+            with self.archive.open() as logs:
+                known = logs.contents(part.topic, part.partition)
+        except GONE:
+            return None
+        is_there = known.key.topic_id == topic_id and known.start <= part.start and part.end <= known.end
+        return self._of_archive(part, known.part(part.start, part.end)) if is_there else None
 
     # --- a store in one directory ---------------------------------------------------------
 
@@ -86,7 +123,11 @@ class SliceReader:
                     await_shown(at, part.end)
                     return at.read(offset, size, isolation_level=self.isolation_level, times=self._span)
 
-                yield from self._records(read, part, part.start)
+                def since(offset: int, end: int) -> Iterator[Records] | None:
+                    topic_id = store.topics()[part.topic].topic_id
+                    return self._archived_since(replace(part, start=offset, end=end), topic_id)
+
+                yield from self._records(read, part, part.start, since)
             except GONE as error:
                 self._lost(f"{part}: {error}")
 
@@ -139,7 +180,9 @@ class SliceReader:
     def _span(self) -> tuple[int, int] | None:
         return (self.times.low, self.times.high - 1) if self.times.limited else None
 
-    def _records(self, read: _Read, part: Slice, offset: int) -> Iterator[Records]:
+    def _records(
+        self, read: _Read, part: Slice, offset: int, since: _Since = lambda offset, end: None
+    ) -> Iterator[Records]:
         size = FIRST_BYTES
         if self.times.limited and self.times.low >= self.times.high:
             return  # no record can be wanted
@@ -147,6 +190,11 @@ class SliceReader:
             try:
                 records = read(offset, size)
             except OffsetOutOfRangeError as error:
+                below = min(error.start, part.end)
+                if offset < below and (archived := since(offset, below)) is not None:
+                    yield from archived
+                    offset = below
+                    continue
                 self._lost(str(error))
                 if error.start <= offset:
                     return

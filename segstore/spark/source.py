@@ -21,8 +21,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from segstore.coordinator.structs import TopicPartition
-from segstore.errors import CorruptRecordError
 from segstore.replication.observed_log import Position
 from segstore.spark.columns import arrow_schema, ddl
 from segstore.spark.filters import Bounds, Pushed, push
@@ -105,7 +103,7 @@ class FilteringReader(BatchReader):
 def slice_reader(options: SourceOptions, columns: pa.Schema, times: Bounds | None = None) -> SliceReader:
     """Return how the tasks of a query read."""
     level, fail = options.isolation_level, options.fail_on_data_loss
-    return SliceReader(options.path, columns, level, fail, times or Bounds())
+    return SliceReader(options.path, columns, level, fail, times or Bounds(), options.archive)
 
 
 def slices(lookup: Lookup, ranges: list[Range], known: Positions | None = None) -> Iterator[Slice]:
@@ -115,23 +113,15 @@ def slices(lookup: Lookup, ranges: list[Range], known: Positions | None = None) 
     options = lookup.options
 
     def edge(whole: Range, offset: int) -> int:
-        return batch_edge(lookup, whole.partition, offset)
+        return lookup.logs.edge(whole.partition, offset)
 
     places = {each.partition: lookup.logs.places(each.partition) for each in ranges if each.size}
     ends = {each.partition: each.end for each in ranges if places.get(each.partition)}
     until = lookup.positions(ends, known or {})
     for part in divide(ranges, options.min_partitions, options.max_records_per_partition, edge):
         at = part.partition
-        yield Slice(*at, part.start, part.end, until.get(at), places[at])
-
-
-def batch_edge(lookup: Lookup, partition: TopicPartition, offset: int) -> int:
-    """Return the base offset of the batch that has an offset; the offset itself where no batch has it."""
-    try:
-        headers = lookup.logs.ask(partition, lambda log: log.read(offset, 0, check_crcs=False).batches)
-    except CorruptRecordError:
-        return offset  # the task that reads this batch reports it
-    return min(int(headers["base_offset"][0]), offset) if len(headers) else offset
+        for source in lookup.sources(part):
+            yield Slice(*at, source.start, source.end, until.get(at), places[at], source.archived)
 
 
 def _narrowed(lookup: Lookup, pushed: Pushed, whole: Range) -> Range:

@@ -345,7 +345,7 @@ class _Copying:
 
     def _rest(self) -> None:
         """Copy the small files last: what they say must be true of all that was copied."""
-        for path in self._small_files():
+        for path in small_files(self._files, self._store.path):
             data, name = self._files.read_file(path), os.path.basename(path)
             if name in (names.ADOPTED, names.ADOPTED_COPY):
                 data = within(data, self._checkpoints.ends)
@@ -353,10 +353,12 @@ class _Copying:
         self._checkpoints.write(self._files, self._target)
         self._files.sync_dir(self._target)
 
-    def _small_files(self) -> Iterator[str]:
-        ours = os.path.join(self._store.path, names.OURS)
-        if self._files.exists(ours):
-            folders = set(self._files.directories(ours))
-            for name in sorted(set(self._files.listdir(ours)) - folders - _NOT_COPIED):
-                if not name.endswith(names.TEMPORARY) and not name.startswith(f"{names.RESERVE}."):
-                    yield os.path.join(ours, name)
+
+def small_files(files: Files, root: str) -> Iterator[str]:
+    """Yield the paths of the small files below `.segstore` that a copy of a store has too."""
+    ours = os.path.join(root, names.OURS)
+    if files.exists(ours):
+        folders = set(files.directories(ours))
+        for name in sorted(set(files.listdir(ours)) - folders - _NOT_COPIED):
+            if not name.endswith(names.TEMPORARY) and not name.startswith(f"{names.RESERVE}."):
+                yield os.path.join(ours, name)

@@ -42,6 +42,8 @@ NAMES = [
         "sweep",
         "upgrade",
         "copy",
+        "archive",
+        "restore",
         "dump",
         "check",
         "bench",
@@ -94,6 +96,7 @@ def test_help_of_a_command(name: str) -> None:
         "follow",
         "promote",
         "unfence",
+        "restore",
     ):
         assert "SEGSTORE_PATH" in shown
 

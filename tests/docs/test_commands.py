@@ -35,17 +35,21 @@ NOT_RUN = {
 }
 """What is not run, as patterns of whole commands."""
 
-NAMED = {"alter", "delete", "elect", "end-mirror", "export", "mirror", "replicate", "unreplicate"}
+NAMED = {
+    *("alter", "archive", "delete", "elect", "end-mirror", "export", "mirror", "replicate", "restore"),
+    "unreplicate",
+}
 """Commands that do nothing without arguments: if a page names one alone, it is asked for help."""
 
 STATUS = {"segstore checkpoints diff BEFORE AFTER": 1}  # its help says so: these two differ
 """The exit status of commands that are documented to end with another one than 0."""
 
-LASTING = ("serve", "follow", "mirror")
+LASTING = ("serve", "follow", "mirror", "archive")
 """Commands that run until Ctrl-C, as every one with --follow; they end with the status of that, or with 0."""
 
 ADDED = {
     "alter": ("--config", "retention.ms=7d"),
+    "archive verify": ("URI",),
     "delete": ("--yes",),
     "import": ("--format", "ndjson"),
     "mirror": ("BOOTSTRAP", "DIRECTORY"),
@@ -113,7 +117,7 @@ def _last_value(found: click.Command, rest: list[str], place: Place) -> list[str
 
 
 def runs_until_interrupted(words: list[str]) -> bool:
-    if len(words) < 2 or {"--help", "--once"} & {*words}:
+    if len(words) < 2 or {"--help", "--once", "verify"} & {*words}:
         return False
     return words[1] in LASTING or "--follow" in words
 

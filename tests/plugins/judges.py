@@ -47,8 +47,11 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if "spark" in getattr(item, "fixturenames", ()):
+    fixtures = getattr(item, "fixturenames", ())
+    if "spark" in fixtures:
         item.add_marker(pytest.mark.judge("spark"))
+    if "s3_server" in fixtures:
+        item.add_marker(pytest.mark.judge("versitygw"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -73,7 +73,7 @@ KINDS = {
         0.0,
         (
             *("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector"),
-            "spark/test_tutorial",
+            *("spark/test_tutorial", "spark/test_archive_cluster"),
         ),
     ),
     "long kills": Kind(
@@ -93,6 +93,7 @@ KINDS = {
         ),
     ),
     "rounds of a share group": Kind(0.03, ("processes/test_queue_judge",)),
+    "rounds of an archive": Kind(0.0, ("processes/test_archive_judge",)),
     "rounds of a standby": Kind(0.0, ("processes/test_standby_rounds",)),
     "images": Kind(0.0, ("packaging/test_image",)),
     "the last version": Kind(0.0, ("packaging/test_upgrade",)),
@@ -159,6 +160,7 @@ KINDS = {
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.0, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.04, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
+    "S3 server": Kind(0.1, names=frozenset({"s3_server", "s3_bucket"})),
     "strace": Kind(0.15, ("processes/test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
         0.03,

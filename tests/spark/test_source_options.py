@@ -48,6 +48,21 @@ ALLOWED: dict[str, tuple[dict[str, str], Any, Any]] = {
         lambda o: (o.paths, o.witness),
         (("/a", "/b"), "/w"),
     ),
+    "an archive": (
+        {"path": "s3://K:S@b/log?region=x"},
+        lambda o: (o.paths, o.archive.uri, o.path),
+        ((), "s3://K:S@b/log?region=x", "s3://b/log"),
+    ),
+    "a store and its archive": (
+        {"archive": "file:///a/b"},
+        lambda o: (o.path, o.archive.uri, o.archive.opener),
+        (PATH["path"], "/a/b", None),
+    ),
+    "a file system of one's own": (
+        {"path": "bucket/log", "archiveFilesystem": "mine:opened"},
+        lambda o: (o.paths, o.archive.opener),
+        ((), "mine:opened"),
+    ),
     "isolation": (
         {"kafka.isolation.level": "read_committed"},
         lambda o: o.isolation_level,
@@ -96,6 +111,18 @@ def test_assign_names_partitions_once_and_in_order() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "two archives": (
+        {"path": "s3://a/b", "archive": "s3://K:S@c/d"},
+        ("option archive='s3://c/d': option path names an archive too",),
+    ),
+    "an archive and replicas": (
+        {"path": "/a:/b", "archive": "s3://c/d"},
+        ("option archive='s3://c/d': must stand beside one directory",),
+    ),
+    "no function of a file system": (
+        {"path": "bucket/log", "archiveFilesystem": "mine.opened"},
+        ("option archiveFilesystem='mine.opened': must be module:function",),
+    ),
     "no path": ({"subscribe": "t"}, ("option path is missing", ".load(")),
     "several paths": ({**T, "paths": "[]"}, ("option path", "one store")),
     "a directory twice": ({**T, "path": "/a:/b:/a"}, ("option path", "the same directory")),

@@ -77,7 +77,12 @@ def _built(name: str, build: Callable[[Path], object]) -> Path:
     digest = hashlib.sha256()
     for file in sorted((PROGRAMS / name).iterdir()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    target = CACHE / f"{name}-{digest.hexdigest()[:16]}"
+    return kept(f"{name}-{digest.hexdigest()[:16]}", build)
+
+
+def kept(name: str, build: Callable[[Path], object]) -> Path:
+    """Return the folder `name` of the cache, which `build` fills the first time."""
+    target = CACHE / name
     with _locked():
         if not target.is_dir():
             fresh = CACHE / f"{name}.new"

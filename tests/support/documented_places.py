@@ -75,6 +75,16 @@ def plain(directory: Path) -> Iterator[Place]:
 
 
 @contextmanager
+def archived(directory: Path) -> Iterator[Place]:
+    """A store that has an archive."""
+    with plain(directory) as place:
+        uri = str(directory / "archive")
+        ok("archive", uri, "--store", place.store, "--once")
+        restored = str(directory / "restored")
+        yield place._replace(values={**place.values, "URI": uri, "DIRECTORY": restored})
+
+
+@contextmanager
 def new_topic(directory: Path) -> Iterator[Place]:
     with plain(directory) as place:
         yield place._replace(values={**place.values, "TOPIC": "audit"})
@@ -183,6 +193,7 @@ def results(directory: Path) -> Iterator[Place]:
 
 
 PLACES: Mapping[str, Callable[[Path], AbstractContextManager[Place]]] = {
+    "archive": archived,
     "bench": results,
     "checkpoints": checkpoint,
     "config": server,
@@ -197,6 +208,7 @@ PLACES: Mapping[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "promote": pair,
     "reassign": replicated,
     "replicas": replicated,
+    "restore": archived,
     "replicas --store DIRECTORY": primary_alone,
     "import -s … -s … -s …": replicated,
     "serve": server,

@@ -33,17 +33,23 @@ SUFFIXES = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNA
 CLAIM = Claim(1, "00000000000000aa")
 
 
-def make_archive(store: str | Path, uri: str | Path, time: int = 1_000, pieces: int = 2) -> RemoteFiles:
+def make_archive(
+    store: str | Path, uri: str | Path, time: int = 1_000, pieces: int = 2, claim: Claim = CLAIM
+) -> RemoteFiles:
     """Archive a store that nobody writes: one state, and a commit with the last of up to `pieces` pieces of
     each partition.
     """
     remote = RemoteFiles(str(uri))
-    remote.write(claim_object(CLAIM), [b"{}"])
+    remote.write(claim_object(claim), [b"{}"])
     with open_store(store, "r") as opened:
         topics = list(opened.topics().values())
-        made = [_Made(remote, opened, info, number, time) for info in topics for number in info.partition_ids]
+        made = [
+            _Made(remote, opened, info, number, time, claim)
+            for info in topics
+            for number in info.partition_ids
+        ]
         told = [ArchivedTopic(t.name, t.topic_id, t.partition_ids, _settings(t, time), time) for t in topics]
-        for name, last in ((CommitName(CLAIM, 1, STATE), False), (CommitName(CLAIM, 2, COMMIT), True)):
+        for name, last in ((CommitName(claim, 1, STATE), False), (CommitName(claim, 2, COMMIT), True)):
             bodies: list[bytes] = []
             entries = [each.entry(name, bodies, last, pieces) for each in made]
             header = header_of(name, time, [] if last else told, entries, {})
@@ -56,7 +62,9 @@ def _settings(info: TopicInfo, time: int) -> tuple[tuple[int, bytes], ...]:
 
 
 class _Made:
-    def __init__(self, remote: RemoteFiles, store: Store, info: TopicInfo, number: int, time: int) -> None:
+    def __init__(
+        self, remote: RemoteFiles, store: Store, info: TopicInfo, number: int, time: int, claim: Claim
+    ) -> None:
         self.key, self.time = PartitionKey(info.name, info.topic_id, number), time
         log = store.partition(info.name, number)
         self.view = log._source.view
@@ -66,13 +74,13 @@ class _Made:
         loaded: LeaderEpochCache = LeaderEpochs.load(store._context.files, path)
         self.epochs = loaded.entries
         sealed = tuple(
-            _uploaded(remote, self.key, directory, base, end, time)
+            _uploaded(remote, self.key, directory, base, end, time, claim)
             for base, end in zip(self.view.bases, self.view.bases[1:], strict=False)
         )
         self.list_name = None
         if sealed:
             listed = SegmentList(self.key, 1, sealed, ((time, self.view.start_offset),))
-            self.list_name = listed.object(upload(CLAIM, 0))
+            self.list_name = listed.object(upload(claim, 0))
             remote.write(self.list_name, [listed.to_bytes()])
 
     def entry(self, name: CommitName, bodies: list[bytes], last: bool, most: int) -> dict[str, object]:
@@ -115,7 +123,7 @@ def _batches(data: bytes) -> list[tuple[int, int, int, int, int]]:
 
 
 def _uploaded(
-    remote: RemoteFiles, key: PartitionKey, directory: str, base: int, end: int, time: int
+    remote: RemoteFiles, key: PartitionKey, directory: str, base: int, end: int, time: int, claim: Claim
 ) -> Segment:
     files = {}
     for suffix in SUFFIXES:
@@ -127,7 +135,7 @@ def _uploaded(
         (each[4] for each in _batches(Path(directory, names.segment_file(base, names.LOG)).read_bytes())),
         default=-1,
     )
-    segment = Segment(base, end, upload(CLAIM, 0), files, latest, time)
+    segment = Segment(base, end, upload(claim, 0), files, latest, time)
     for suffix in files:
         data = Path(directory, names.segment_file(base, suffix)).read_bytes()
         remote.write(segment.object(key, suffix), [data])

@@ -135,8 +135,11 @@ class StoreReader:
         """Return the reading side of a partition. Raises UnknownTopicOrPartitionError, which names what
         exists.
         """
-        info = find_topic(self.topics, topic, partition)
-        key = (topic, partition, info.topic_id)
+        return self.follower(find_topic(self.topics, topic, partition), partition)
+
+    def follower(self, info: TopicInfo, partition: int) -> Follower:
+        """Return the reading side of a partition of a topic that `topics` has given just now."""
+        key = (info.name, partition, info.topic_id)
         with self._lock:
             if key not in self._followers:
                 self._followers[key] = self._follow(info, partition)

@@ -1,0 +1,353 @@
+"""`archive`: keeps the log of a store a second time, in any file system of pyarrow.fs, seconds old.
+
+Nothing is on disk here; `archiver` writes the archive. Threads: any; an archive has one that ticks, and some
+for uploads.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from segstore.archiving.archiver import Archiver, WentAnotherWayError
+from segstore.archiving.claim import WritableObjects
+from segstore.archiving.counts import CountedObjects, Counts
+from segstore.archiving.lag import lags, total_of
+from segstore.archiving.metrics import families
+from segstore.archiving.moment import Moments
+from segstore.archiving.remote import RemoteFiles
+from segstore.archiving.settings import GRACE_MS, WEEK_MS, ArchiveSettings, checked
+from segstore.errors import (
+    ArchiveError,
+    ArchiveFencedError,
+    ForkedError,
+    InvalidTypeError,
+    SegstoreError,
+    StoreClosedError,
+)
+from segstore.following.running import Running, deadline_in
+from segstore.following.source_end import UNKNOWN, Lag
+from segstore.logger import Logger
+from segstore.mutex import Mutex, check_apart
+from segstore.replication.store import ReplicatedStore
+from segstore.storage.context import os_errors
+from segstore.storage.store.stats import Family
+from segstore.storage.store.store import Store
+from segstore.storage.store.store import open as open_store
+from segstore.threads import Background, Latch, take
+from segstore.wire.backoff import Backoff
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+log = Logger("segstore")
+_ENDING = 30.0
+_BACKOFF_MS, _BACKOFF_MAX_MS = 100, 10_000
+_ONCE_TRIES = 3
+_AIMED_AT = 0.75
+"""The part of the interval after which records are to be archived: the rest is for ticks that take longer."""
+
+
+class Archive(Running):
+    """A running archive of a store. A context manager: at its end the threads end. What was appended since
+    the last tick is not carried any more: `wait_archived` before that makes sure of it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        objects: WritableObjects,
+        settings: ArchiveSettings,
+        beside: Store | None = None,
+    ) -> None:
+        """`store` is open "r", and is closed with the archive; `beside` shows the archive's metrics."""
+        super().__init__(Latch())
+        self._store, self._settings, self._pid = store, settings, os.getpid()
+        self.counts = Counts()
+        self._objects = CountedObjects(objects, self.counts)
+        self._moments = Moments(store, settings)
+        self._archiver: Archiver | None = None
+        self._news: SimpleQueue[None] = SimpleQueue()
+        self._lock, self._requests = Mutex(), count(1)
+        self._asked = self._archived = 0
+        self._error: Exception | None = None
+        self._failed: Exception | None = None
+        self._backoff = Backoff(_BACKOFF_MS, _BACKOFF_MAX_MS)
+        self._beside = beside
+        if beside is not None:
+            beside._families.append(self.metrics)
+        self._thread = Background(self._run, "segstore-archive")
+
+    def __repr__(self) -> str:
+        return f"<Archive {self._objects.uri} of {self._store.path}>"
+
+    @property
+    def uri(self) -> str:
+        """Return the archive's URI."""
+        return self._objects.uri
+
+    @property
+    def error(self) -> Exception | None:
+        """Return what has ended the archive; else why the last tick failed, or has left out partitions; None
+        if it was whole.
+        """
+        return self._failed or self._error
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return why partitions, as TOPIC-PARTITION, are not archived now."""
+        archiver = self._archiver
+        found = {} if archiver is None else archiver.problems.copy()
+        return {str(key): why for key, why in found.items()}
+
+    def wait_archived(self, timeout_ms: float | None = None) -> bool:
+        """Wait until all that was appended before the call is in the archive, up to the high watermarks of
+        this moment; False if `timeout_ms` have passed. Raises ArchiveFencedError, and what else has ended the
+        archive; StoreClosedError if it is closed.
+        """
+        deadline = deadline_in(timeout_ms)
+        self._check_here()
+        with self._lock:
+            asked = self._asked = next(self._requests)
+        self._news.put(None)
+        if self._until(lambda: self._archived >= asked, deadline):
+            return True
+        if self._done.is_open:
+            raise StoreClosedError(f"{self!r} is closed")
+        return False
+
+    def lag(self) -> dict[tuple[str, int], Lag]:
+        """Return how far the archive is behind each partition: in records by offsets, in bytes of logs, and
+        in ms since the moment up to which it has everything, 0 if it lacks nothing. -1: not known yet.
+        """
+        self._check_here()
+        return lags(self._moments, self._archiver)
+
+    def total_lag(self) -> Lag:
+        """Return records and bytes behind in all partitions, and the ms of the one that is most behind."""
+        return total_of(self.lag())
+
+    def metrics(self) -> list[Family]:
+        """Return the metrics of the archive: `segstore_archive_*`."""
+        try:
+            lag = self.total_lag()
+        except (SegstoreError, OSError):  # it is being closed, or its disk refuses
+            lag = UNKNOWN
+        return families(lag, self.counts, self.error is None, len(self.problems))
+
+    def close(self) -> None:
+        """End the threads. What was not archived by now, is by the next run. A second call does nothing."""
+        check_apart("close()")
+        if self._pid != os.getpid():
+            return
+        self._done.open()
+        self._news.put(None)
+        self._thread.join(_ENDING)
+        with self._lock:
+            beside, self._beside = self._beside, None
+        if beside is not None:
+            with suppress(ValueError):
+                beside._families.remove(self.metrics)
+        self._store.close()
+
+    def _check_here(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError(
+                f"{self!r} runs in process {self._pid}: it has no thread in process {os.getpid()}"
+            )
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread. Raises IllegalStateError."""
+        self._thread.start()
+
+    def run_once(self) -> None:
+        """Archive all that is there at the call, in the calling thread, which no other thread does beside it.
+        Raises ArchiveError if the archive is not reached after some tries, or partitions can't be archived.
+        """
+        tries = iter(range(_ONCE_TRIES))
+
+        def again(_error: Exception) -> bool:
+            return next(tries, None) is not None and not self._done.wait(self._backoff.failed())
+
+        try:
+            with os_errors():
+                self._turn(again)
+            if (error := self._error) is not None:
+                raise error
+        finally:
+            self._drop()
+
+    def _run(self) -> None:
+        try:
+            while not self._done.is_open:
+                began = time.monotonic()
+                paused = self._tried()
+                took = time.monotonic() - began
+                self._wait(paused or self._pause(took))
+        except Exception as error:
+            log.exception("a defect, met by an archive's thread")
+            self._fail(error)
+        finally:
+            self._drop()
+
+    def _pause(self, took: float) -> float:
+        """Return the seconds until the next tick is due, which takes as long as the last one, and is to be
+        over when the interval is: what was appended right behind a moment is no older than that then.
+        """
+        interval = self._settings.interval
+        return max(interval * _AIMED_AT - 2 * took, interval / 4)
+
+    def _tried(self) -> float:
+        """Tick once; return after how many seconds to try again if that has failed, else 0."""
+        try:
+            with os_errors():
+                self._turn(self._again)
+        except ArchiveFencedError as error:
+            log.error("%s", error)
+            self._fail(error)
+        except (SegstoreError, OSError) as error:
+            if self._done.is_open:
+                return 0.0
+            self._note(error)
+            self._drop()
+            return self._backoff.failed()
+        return 0.0
+
+    def _turn(self, again: Callable[[Exception], bool]) -> None:
+        asked = self._asked
+        archiver = self._archiver
+        try:
+            if archiver is None:
+                self._archiver = archiver = self._taken(again)
+            archiver.tick(look=asked > self._archived)
+        except WentAnotherWayError as error:
+            log.warning("%s: the archive is compared with the store anew", error)
+            self._drop()
+            self._archiver = archiver = self._taken(again)
+            archiver.tick(look=True)
+        self._backoff.succeeded()
+        if archiver.problems:
+            self._note(ArchiveError("; ".join(sorted(archiver.problems.values()))))
+            return
+        if self._error is not None:
+            log.warning("%r: the archive goes on", self)
+        self._error = None
+        self._archived = max(self._archived, asked)
+
+    def _taken(self, again: Callable[[Exception], bool]) -> Archiver:
+        return Archiver(self._objects, self._moments, self._settings, self.counts, again)
+
+    def _drop(self) -> None:
+        archiver, self._archiver = self._archiver, None
+        if archiver is not None:
+            archiver.close()
+
+    def _again(self, error: Exception) -> bool:
+        self._note(error)
+        return not self._done.wait(self._backoff.failed())
+
+    def _note(self, error: Exception) -> None:
+        if str(error) != str(self._error):
+            log.warning("%r waits: %s", self, error)
+        self._error = error
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = error
+        self._done.open()
+
+    @property
+    def _failure(self) -> Exception | None:
+        return self._failed
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the next tick is due, or somebody waits for one."""
+        try:
+            take(self._news, seconds)
+            while True:
+                self._news.get_nowait()
+        except Empty:
+            return
+
+
+def archive(
+    store: Store | str | os.PathLike[str],
+    uri: str | os.PathLike[str],
+    topics: Iterable[str] | None = None,
+    interval_ms: int = 1000,
+    *,
+    retention_ms: int = -1,
+    retention_bytes: int = -1,
+    replaced_retention_ms: int = WEEK_MS,
+    grace_ms: int = GRACE_MS,
+    uploads: int = 4,
+    filesystem: FileSystem | None = None,
+) -> Archive:
+    """Archive a store at `uri`, such as s3://bucket/log or a directory, until the result is closed.
+
+    `store` is an open store, or a directory, which is opened "r" beside its writer; also a broker's, or one
+    of the directories of a replicated store, whose replicas are archived up to their high watermarks.
+    `topics` are names, None for all; topics that the engine writes for itself are archived in any case.
+    `interval_ms` is how old a record may become before it is in the archive, if that keeps pace. An archive
+    that is there is gone on with; another archiver of it ends with ArchiveFencedError.
+
+    The archive keeps what the store's retention deletes: for `retention_ms` by the records' timestamps, or
+    until a partition has more than `retention_bytes`; -1: for ever. Deleted topics stay for `retention_ms`,
+    segments that compaction has replaced for `replaced_retention_ms`. What nothing needs any more is deleted
+    after `grace_ms`. `uploads` segments are uploaded at once. `filesystem`, of pyarrow.fs, takes the place of
+    that of the URI.
+
+    Raises InvalidArgumentError, InvalidTypeError, StorageError; errors of the archive come later, as
+    `Archive.error`.
+    """
+    made = opened(
+        store, uri, topics, interval_ms, retention_ms, retention_bytes, replaced_retention_ms, grace_ms,
+        uploads, filesystem,
+    )  # fmt: skip
+    try:
+        made.start()
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def opened(
+    store: Store | str | os.PathLike[str],
+    uri: str | os.PathLike[str],
+    topics: Iterable[str] | None = None,
+    interval_ms: int = 1000,
+    retention_ms: int = -1,
+    retention_bytes: int = -1,
+    replaced_retention_ms: int = WEEK_MS,
+    grace_ms: int = GRACE_MS,
+    uploads: int = 4,
+    filesystem: FileSystem | None = None,
+) -> Archive:
+    """Return an archive whose thread is not started: `run_once` may be called. Arguments and errors as
+    `archive`.
+    """
+    check_apart("archive()")
+    settings = checked(
+        topics, interval_ms, retention_ms, retention_bytes, replaced_retention_ms, grace_ms, uploads
+    )
+    if isinstance(store, ReplicatedStore):
+        raise InvalidTypeError(
+            "a ReplicatedStore has several directories, and no moment of all: archive one of them by its"
+            f" path, as {store.directories[0]}, which has its replicas up to their high watermarks"
+        )
+    objects = RemoteFiles(os.fspath(uri), filesystem)
+    beside = store if isinstance(store, Store) else None
+    if beside is None:
+        held = open_store(store, "r")  # type: ignore[arg-type]
+    else:
+        context = beside._context
+        context.check_open()
+        held = open_store(beside.path, "r", clock=context.clock, files=context.files)
+    return Archive(held, objects, settings, beside)

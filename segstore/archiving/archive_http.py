@@ -1,0 +1,37 @@
+"""What an endpoint of HTTP shows of an archive: its lag, its requests, and whether it is reached.
+
+Nothing is on disk. Threads: the endpoint's.
+"""
+
+from __future__ import annotations
+
+from segstore.archiving.archive import Archive
+from segstore.operating.endpoint import attached
+from segstore.operating.families import store_families
+from segstore.operating.health import store_unready
+from segstore.operating.operated import Operated, Reasons
+
+
+def begin_http(address: str, running: Archive) -> str:
+    """Show an archive at an address, until it is closed; return "HOST:PORT". It is ready while its last tick
+    was whole. Raises as `HttpEndpoint`, and StoreClosedError.
+    """
+    store = running._store
+    operated = Operated(
+        known=running.metrics,
+        gathered=lambda: store_families(store),
+        unready=lambda: [*_behind(running), *store_unready(store)],
+        unhealthy=lambda: _failed(running),
+    )
+    return str(attached(address, operated, store).address)
+
+
+def _failed(running: Archive) -> Reasons:
+    failure = running._failure
+    return [] if failure is None else [f"it archives no more: {failure}"]
+
+
+def _behind(running: Archive) -> Reasons:
+    if running.error is not None:
+        return [f"{running.uri} lags behind: {running.error}"]
+    return [] if running.total_lag().ms >= 0 else [f"{running.uri} has not answered yet"]

@@ -1,0 +1,107 @@
+"""URIs of archives: what the environment adds to one, and how one is shown without its secrets.
+
+`s3://KEY:SECRET@bucket/log` has a secret, and others may have one in their query: neither is in an error, a
+message of the log, or a `repr`. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+SHOWN = frozenset(
+    {
+        *("region", "scheme", "endpoint_override", "allow_bucket_creation", "allow_bucket_deletion"),
+        *("allow_delayed_open", "tls_verify_certificates", "retry_limit_seconds", "replication"),
+        *("blob_storage_authority", "blob_storage_scheme", "dfs_storage_authority", "dfs_storage_scheme"),
+        *("buffer_size", "default_block_size", "enable_tls", "project_id", "smart_defaults"),
+    }
+)
+"""What is shown of a query; any other value may be a secret."""
+HIDDEN = "***"
+S3 = "s3"
+_USERS = ("abfs", "abfss", "hdfs", "viewfs")
+"""Schemes that have a container or a user before the @, which are no secret."""
+
+
+class _Parts(NamedTuple):
+    """Parts of a URI as they stand in it; `user` may have a password, `place` is host and path."""
+
+    scheme: str
+    user: str
+    place: str
+    query: tuple[tuple[str, str, str], ...]
+
+
+def is_uri(text: str) -> bool:
+    """Return whether a text is a URI, and not a path of a directory."""
+    scheme, found, _ = text.partition("://")
+    return bool(found) and scheme.replace("+", "").replace("-", "").isalnum()
+
+
+def redacted(uri: str) -> str:
+    """Return a URI without passwords, keys, and values of a query that may be secret."""
+    if not is_uri(uri):
+        return uri
+    parts = _parts(uri)
+    name = parts.user.partition(":")[0]
+    user = f"{name}@" if name and parts.scheme in _USERS else ""
+    shown = "&".join(f"{name}{mark}{_shown(name, value)}" for name, mark, value in parts.query)
+    return f"{parts.scheme}://{user}{parts.place}{'?' if shown else ''}{shown}"
+
+
+def _parts(uri: str) -> _Parts:
+    """Return the parts of a URI. A "/" or "?" in a password should be quoted, and may not be."""
+    scheme, _, rest = uri.partition("://")
+    first = re.split("[/?]", rest, maxsplit=1)[0]
+    user = ""
+    if "@" in first:
+        user = first.rpartition("@")[0]
+    elif ":" in first and not first.rpartition(":")[2].isdecimal():
+        user = rest.rpartition("@")[0]
+    place, _, query = (rest[len(user) + 1 :] if user else rest.removeprefix("@")).partition("?")
+    return _Parts(scheme, user, place, tuple(part.partition("=") for part in query.split("&") if part))
+
+
+def _shown(name: str, value: str) -> str:
+    return value if name in SHOWN or not value else HIDDEN
+
+
+def without_secrets(text: str, uri: str) -> str:
+    """Return a message in which neither the URI nor one of its secrets stands."""
+    text = text.replace(uri, redacted(uri))
+    for secret in sorted(_secrets(uri), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _secrets(uri: str) -> set[str]:
+    """Return the values that `redacted` leaves out, as they stand in the URI and as they are meant."""
+    if not is_uri(uri):
+        return set()
+    parts = _parts(uri)
+    found = {parts.user.partition(":")[2], *(value for name, _, value in parts.query if name not in SHOWN)}
+    spelled = {each for value in found for each in (value, unquote(value), quote(unquote(value)))}
+    return {each for each in spelled if len(each) > 1}
+
+
+def completed(uri: str, environment: Mapping[str, str]) -> str:
+    """Return the URI of a bucket of S3 with endpoint and region from the environment, as Amazon's own tools
+    have them, if its query has none: pyarrow would ask Amazon for the region of the bucket.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme != S3:
+        return uri
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    if endpoint and "endpoint_override" not in query:
+        scheme, _, place = endpoint.rpartition("://")
+        query |= {"endpoint_override": place.rstrip("/"), **({"scheme": scheme} if scheme else {})}
+    if region and "region" not in query:
+        query["region"] = region
+    elif "endpoint_override" in query:
+        query.setdefault("region", "us-east-1")
+    return urlunsplit(parts._replace(query=urlencode(query)))

@@ -1,0 +1,457 @@
+"""`Archiver`: carries a store into an archive, tick by tick, under one claim.
+
+A tick takes a moment of the store, uploads sealed segments that the archive needs before it, and writes one
+commit with pieces of all logs that have grown; then it looks whether its claim is still the highest. What a
+tick carries is in the archive once `tick` returns. In the archive: segments, lists, commits and states. On
+disk files are only read. Threads: one, and those of `Uploads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+from segstore.archiving.changed import changed_files, changed_topics
+from segstore.archiving.claim import WritableObjects, check_claim
+from segstore.archiving.committing import Commit
+from segstore.archiving.comparing import same_epochs_end
+from segstore.archiving.counts import Counts
+from segstore.archiving.draft import Carried, Draft, NewList
+from segstore.archiving.moment import Moment, Moments
+from segstore.archiving.object_names import (
+    COMMIT,
+    STATE,
+    CommitName,
+    PartitionKey,
+    parse_claim_object,
+    parse_partition_object,
+    upload,
+)
+from segstore.archiving.partition_archive import PartitionArchive
+from segstore.archiving.pieces import Segment
+from segstore.archiving.plan import PartitionPlan, current_segments, plan_partition, retired
+from segstore.archiving.retention import Retention
+from segstore.archiving.salvage import salvage
+from segstore.archiving.segment_list import SegmentList
+from segstore.archiving.settings import ArchiveSettings
+from segstore.archiving.state import ArchivedPartition, state_of
+from segstore.archiving.taking_over import take_over
+from segstore.archiving.trash import Listed, Trash, list_all, needed_by, own_objects, segment_objects
+from segstore.archiving.uploads import Done, Sealed, Uploads, upload_segment
+from segstore.errors import (
+    ArchiveError,
+    SegstoreError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.logger import Logger
+from segstore.storage.meta.published_ends import Ends
+
+log = Logger("segstore")
+
+COMMITS_A_STATE = 64
+AT_ONCE = 1 << 30
+"""Bytes of segments that are uploaded before a commit; if there are more, several commits carry them."""
+_LOOK = 10.0
+"""Seconds between two looks at the claims while nothing changes."""
+_TRIES = 100
+_STARTS = 1000
+
+_Flown = SimpleQueue[Done[Segment]]
+
+
+class WentAnotherWayError(ArchiveError):
+    """The store's log is not the one that was archived: the archive is to be taken over anew."""
+
+
+class Archiver:
+    """Takes an archive over as it is made. Raises as `take_over`."""
+
+    def __init__(
+        self,
+        objects: WritableObjects,
+        moments: Moments,
+        settings: ArchiveSettings,
+        counts: Counts,
+        again: Callable[[Exception], bool],
+        most_at_once: int = AT_ONCE,
+    ) -> None:
+        """`again` is called if a commit could not be written: it waits, and returns whether to try again."""
+        self._objects, self._moments, self._settings = objects, moments, settings
+        self._counts, self._again, self._most = counts, again, most_at_once
+        self._uploads = Uploads(settings.uploads, "segstore-archive-upload")
+        self._beside = Uploads(max(settings.uploads // 2, 1), "segstore-archive-beside")
+        try:
+            taken = take_over(objects, moments, self._uploads)
+        except BaseException:
+            self.close()
+            raise
+        self.claim, self.state, self.partitions = taken.claim, taken.state, taken.partitions
+        counts.ways += len(taken.went_other_ways)
+        counts.states += 1
+        self._numbers = 0
+        self._commits = 0
+        self._looked = monotonic()
+        self._flown: _Flown = SimpleQueue()
+        self._listed: SimpleQueue[Done[Listed]] = SimpleQueue()
+        self._flights: dict[int, tuple[Sealed, str]] = {}
+        self._trash = Trash(objects, self.claim, settings.grace_ms, counts)
+        self._retention = Retention(settings)
+        self._last_state = self.state.name
+        self._commit_names: set[str] = {str(self.state.name)}
+        self._of_ways: set[str] = set()
+        self.carried: Moment | None = None
+        """The moment up to which everything is in the archive; None before the first tick."""
+        self.problems: dict[PartitionKey, str] = {}
+        """Why partitions are not archived, since the last tick."""
+
+    def close(self) -> None:
+        """End the threads."""
+        self._uploads.close()
+        self._beside.close()
+
+    # --- a tick -----------------------------------------------------------------------------------
+
+    def tick(self, look: bool = False) -> None:
+        """Carry what the store has at a moment behind the call; with `look` the claims are looked at in any
+        case. Raises ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
+        """
+        self._land()
+        for left in reversed(range(_TRIES)):
+            try:
+                moment = self._carry(look)
+                break
+            except FileNotFoundError:  # compaction or retention has just removed a segment
+                if not left:
+                    raise
+        self.carried = moment
+        self._clean(moment)
+
+    def _carry(self, look: bool) -> Moment:
+        while True:
+            moment, plans = self._planned()
+            first = [each for plan in plans for each in plan.first]
+            chosen = self._some(first)
+            self._upload(chosen, moment.time)
+            whole = len(chosen) == len(first)
+            if not whole:
+                plans = [plan for plan in plans if _is_advanced(plan, chosen)]
+            written = self._commit(moment, plans, whole)
+            if whole:
+                break
+        if not written and (look or monotonic() - self._looked >= _LOOK):
+            self._check()
+        self._fly(plans, moment.time)
+        return moment
+
+    def _check(self) -> None:
+        check_claim(self._objects, self.claim)
+        self._looked = monotonic()
+
+    def _planned(self) -> tuple[Moment, list[PartitionPlan]]:
+        """Return a moment, and the plans of the partitions that have changed, whose segments are of this
+        moment too.
+        """
+        for _ in range(_TRIES):
+            moment = self._moments.take()
+            changed = self._changed(moment)
+            plans = [plan for key in changed if (plan := self._plan(key, moment.ends[key]))]
+            slots = {plan.key: self._moments.slots[plan.key] for plan in plans}
+            now = self._moments.ends_now(slots) if slots else {}
+            if all(key in now and now[key].layout == moment.ends[key].layout for key in slots):
+                return moment, plans
+        raise ArchiveError(f"{self._moments.store.path}: its segments are replaced again and again")
+
+    def _changed(self, moment: Moment) -> list[PartitionKey]:
+        known = self.partitions
+        found: list[PartitionKey] = []
+        for key, ends in moment.ends.items():
+            each = known.get(key)
+            if each is None:
+                known[key] = PartitionArchive(key, SegmentList(key))
+            elif each.ends == ends and not each.ready:
+                continue
+            found.append(key)
+        return found
+
+    def _plan(self, key: PartitionKey, ends: Ends) -> PartitionPlan | None:
+        each, had = self.partitions[key], self.state.partitions.get(key)
+        try:
+            view = self._moments.view(key)
+            self._look_at_epochs(each, ends, had)
+        except (StoreClosedError, UnknownTopicOrPartitionError):
+            return None  # it was deleted just now: the next moment tells
+        pieces = had.pieces if had is not None else ()
+        plan = plan_partition(key, view, ends, each.listed, pieces, each.inodes, each.ready)
+        later = (one for one in plan.later if (one.local.base_offset, one.source) not in each.flying)
+        return plan._replace(later=tuple(later))
+
+    def _look_at_epochs(self, each: PartitionArchive, ends: Ends, had: ArchivedPartition | None) -> None:
+        """Read the leader epochs of a log if there is a new one. Raises WentAnotherWayError if the log is not
+        the one that was archived: it ends before that, or has other epochs there.
+        """
+        shorter = had is not None and ends.end < had.end
+        if each.epoch == ends.epoch and ends.epoch >= 0 and not shorter:
+            return
+        found = self._moments.epochs(each.key)
+        each.epochs = found
+        is_settled = bool(found) and found[-1][0] >= ends.epoch
+        each.epoch = ends.epoch if is_settled else None
+        if had is not None:
+            written = self._moments.follower(each.key).written()
+            common = same_epochs_end(had, found, written)
+            if common < had.end:
+                raise WentAnotherWayError(f"{each.key}: the log is another one from offset {common} on")
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    def _some(self, first: list[Sealed]) -> list[Sealed]:
+        """Return as many segments as one commit waits for: of each partition the first ones."""
+        size = 0
+        found: list[Sealed] = []
+        for each in first:
+            if found and size + each.size > self._most:
+                break
+            found.append(each)
+            size += each.size
+        return found
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _upload(self, sealed: Iterable[Sealed], time: int) -> None:
+        calls = [partial(self._uploaded, each, upload(self.claim, self._number()), time) for each in sealed]
+        if calls:
+            self._uploads.run(calls)
+
+    def _uploaded(self, each: Sealed, name: str, time: int) -> None:
+        made = upload_segment(self._objects, self._moments.files, each, name, time)
+        self.partitions[each.key].ready[made.base, made.source] = made
+        self._counts.segments += 1
+
+    def _fly(self, plans: Iterable[PartitionPlan], time: int) -> None:
+        """Begin the uploads that run beside the ticks."""
+        for plan in plans:
+            for each in plan.later:
+                number = self._number()
+                name = upload(self.claim, number)
+                self._flights[number] = each, name
+                self.partitions[each.key].flying.add((each.local.base_offset, each.source))
+                call = partial(upload_segment, self._objects, self._moments.files, each, name, time)
+                self._beside.begin(number, call, self._flown)
+
+    def _land(self) -> None:
+        """Take the uploads that have ended; one that has failed begins anew at a later tick."""
+        while True:
+            try:
+                done = self._flown.get_nowait()
+            except Empty:
+                return
+            sealed, _ = self._flights.pop(done.number)
+            each = self.partitions.get(sealed.key)
+            if each is None:
+                continue
+            each.flying.discard((sealed.local.base_offset, sealed.source))
+            if done.result is not None:
+                each.ready[done.result.base, done.result.source] = done.result
+                self._counts.segments += 1
+            elif done.error is not None:
+                each.ends = None  # the next tick looks at the partition again
+                if not isinstance(done.error, SegstoreError | OSError):
+                    raise done.error
+
+    # --- a commit ---------------------------------------------------------------------------------
+
+    def _commit(self, moment: Moment, plans: list[PartitionPlan], whole: bool) -> bool:
+        """Write a commit of what has changed, or a state; return whether there was anything to write."""
+        time = max(moment.time, self.state.time)
+        due = self._retention.is_due(time)
+        topics = changed_topics(self.state, moment, time)
+        gone = self._retention.forgotten(self.state, time) if due else []
+        dropped = self._retention.dropped(self.partitions, self.state, time, gone) if due else {}
+        small = self._moments.small() if whole else {}
+        files = changed_files(self.state, small, time)
+        vanished = whole and not self.state.files.keys() <= small.keys()
+        if not (topics or gone or files or vanished or dropped or plans):
+            return False
+        is_state = vanished or self._commits >= COMMITS_A_STATE
+        name = CommitName(self.claim, self.state.name.sequence + 1, STATE if is_state else COMMIT)
+        commit = Commit(name, time)
+        lists = self._new_lists(plans, dropped, time)
+        draft = Draft(self._moments, commit, self.state, self.partitions, lists, time)
+        for plan in plans:
+            draft.take(plan, whole)
+        for key in lists.keys() - {plan.key for plan in plans}:
+            draft.keep(key)
+        if not (topics or gone or files or vanished or draft.has_entries):
+            self._note_carried(draft)
+            return False
+        commit.topics, commit.files, commit.forgotten = topics, files, gone
+        if is_state:
+            draft.finish_state(small if whole else None, self.state.ways, gone)
+        else:
+            draft.finish()
+        self._write(commit, draft, is_state)
+        return True
+
+    def _new_lists(
+        self, plans: Iterable[PartitionPlan], dropped: Mapping[PartitionKey, frozenset[str]], time: int
+    ) -> dict[PartitionKey, NewList]:
+        """Write the lists of segments that change, and return them."""
+        found: dict[PartitionKey, SegmentList] = {}
+        for plan in plans:
+            listed = self._next_list(plan, dropped.get(plan.key, frozenset()), time)
+            if listed is not None:
+                found[plan.key] = listed
+        for key in dropped.keys() - {plan.key for plan in plans}:
+            listed = self.partitions[key].listed
+            kept = (each for each in listed.segments if each.upload not in dropped[key])
+            found[key] = listed.next_version(kept, listed.starts)
+        made = {
+            key: NewList(each, each.object(upload(self.claim, self._number()))) for key, each in found.items()
+        }
+        self._uploads.run(
+            [partial(self._objects.write, each.name, [each.listed.to_bytes()]) for each in made.values()]
+        )
+        return made
+
+    def _named(self, listed: SegmentList) -> NewList:
+        return NewList(listed, listed.object(upload(self.claim, self._number())))
+
+    def _next_list(self, plan: PartitionPlan, dropped: frozenset[str], time: int) -> SegmentList | None:
+        """Return the list of a partition from now on, None if it stays as it is."""
+        listed, had = self.partitions[plan.key].listed, self.state.partitions.get(plan.key)
+        current = current_segments(plan, listed, self.partitions[plan.key].ready)
+        segments = retired(listed, current, plan, time)
+        if plan.lost:
+            name = lambda: upload(self.claim, self._number())  # noqa: E731
+            since = had.moment if had is not None else time
+            begins = plan.view.bases[0]
+            segments += salvage(self._objects, plan.key, plan.lost, begins, name, since, time)
+        segments = [each for each in segments if each.upload not in dropped]
+        starts = listed.starts
+        if not starts or starts[-1][1] != plan.start:
+            starts = (*starts, (time, plan.start))[-_STARTS:]
+        made = listed.next_version(segments, starts)
+        changed = made.segments != listed.segments or (made.segments and starts != listed.starts)
+        return made if changed else None
+
+    def _write(self, commit: Commit, draft: Draft, is_state: bool) -> None:
+        """Write a commit, look whether the claim still holds, and note what the archive has now."""
+        body, name = commit.body(), str(commit.name)
+        while True:
+            try:
+                self._objects.write(name, body)
+                break
+            except ArchiveError as error:
+                if not self._again(error):
+                    raise
+        self._check()
+        before = self.state.partitions
+        if is_state:
+            self.state = state_of(commit.header, commit.name, body.pieces_at)
+        else:
+            before = dict(before)
+            self.state.apply(commit.header, commit.name, body.pieces_at)
+        self._counts.states += is_state
+        self._counts.commits += not is_state
+        self._commits = 0 if is_state else self._commits + 1
+        self._commit_names.add(name)
+        self._note(draft, before, commit)
+        if is_state:
+            self._last_state = commit.name
+            self._throw_old_commits(commit.time)
+
+    def _note(self, draft: Draft, before: Mapping[PartitionKey, ArchivedPartition], commit: Commit) -> None:
+        """Take what a commit has brought into memory, and what it has replaced into the trash."""
+        for key, new in draft.lists.items():
+            each, had = self.partitions[key], before.get(key)
+            kept = {one.upload for one in new.listed.segments}
+            if had is not None and had.segments is not None:
+                self._trash.add([had.segments], commit.time)
+            for one in each.listed.segments:
+                if one.upload not in kept:
+                    self._trash.add(segment_objects(key, one), commit.time)
+            each.listed = new.listed
+            each.ready = {mark: one for mark, one in each.ready.items() if one.upload not in kept}
+        self._note_carried(draft)
+        for key in before.keys() - self.state.partitions.keys():
+            self._throw_partition(key, before[key], commit.time)
+
+    def _note_carried(self, draft: Draft) -> None:
+        for key, carried in draft.carried.items():
+            each = self.partitions[key]
+            each.ends = carried.ends
+            each.inodes = {base: inode for base, inode in carried.inodes.items() if base >= carried.least}
+            self._throw_stale(each, carried)
+            self.problems.pop(key, None)
+            if carried.problem is not None:
+                self.problems[key] = carried.problem
+
+    def _throw_stale(self, each: PartitionArchive, carried: Carried) -> None:
+        """Throw away uploads of segments that the log has no more."""
+        stale = [mark for mark in each.ready if mark not in carried.marks]
+        for mark in stale:
+            self._trash.add(segment_objects(each.key, each.ready.pop(mark)), self.state.time)
+
+    def _throw_partition(self, key: PartitionKey, had: ArchivedPartition, time: int) -> None:
+        each = self.partitions.pop(key)
+        for one in (*each.listed.segments, *each.ready.values()):
+            self._trash.add(segment_objects(key, one), time)
+        if had.segments is not None:
+            self._trash.add([had.segments], time)
+        self.problems.pop(key, None)
+
+    # --- what is needed no more -------------------------------------------------------------------
+
+    def _throw_old_commits(self, time: int) -> None:
+        """Throw commits and states away that the newest state does not need."""
+        needed = {piece.object for each in self.state.partitions.values() for piece in each.pieces}
+        needed.add(str(self._last_state))
+        old = self._commit_names - needed - self._of_ways
+        self._trash.add(old, time)
+        self._commit_names -= old
+
+    def _clean(self, moment: Moment) -> None:
+        """Delete what nothing needs any more; all objects are listed beside the ticks."""
+        if self._trash.wants_list:
+            ways = self._retention.kept_ways(self.state.ways, moment.time)
+            self._beside.begin(0, partial(list_all, self._objects, ways), self._listed)
+        with suppress(Empty):
+            self._take_listed(self._listed.get_nowait(), moment.time)
+        self._trash.sweep(moment.time)
+
+    def _take_listed(self, done: Done[Listed], time: int) -> None:
+        if done.result is None:
+            log.warning("what nothing needs of an archive is not known, and is not deleted: %s", done.error)
+            return
+        self._of_ways = done.result.of_ways
+        lists = (each.listed for each in self.partitions.values())
+        needed = self._of_ways | needed_by(self.state, lists)
+        needed |= own_objects(self.claim, self.state, self._last_state)
+        self._trash.add((name for name in done.result.found - needed if not self._is_live(name)), time)
+
+    def _is_live(self, name: str) -> bool:
+        """Return whether an object is of an upload that is under way, or will be listed soon; or of a claim
+        above this one.
+        """
+        claim = parse_claim_object(name)
+        if claim is not None:
+            return claim >= self.claim
+        found = parse_partition_object(name)
+        live = {each for _, each in self._flights.values()}
+        live |= {one.upload for each in self.partitions.values() for one in each.ready.values()}
+        return found is not None and found.upload in live
+
+
+def _is_advanced(plan: PartitionPlan, uploaded: list[Sealed]) -> bool:
+    """Return whether the segments that were uploaded bring a partition on. One whose pieces go waits for all,
+    so that its end in the archive never goes back.
+    """
+    if plan.lost:
+        return all(each in uploaded for each in plan.first)
+    return bool(plan.first) and plan.first[0] in uploaded

@@ -1,0 +1,45 @@
+"""`take_claim`: an archiver takes an archive over; `check_claim`: whether it has it still.
+
+In the archive: an object below `claims/`, which is never changed. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from segstore.archiving.chain import Objects, claims
+from segstore.archiving.object_names import Claim, claim_object
+from segstore.errors import ArchiveFencedError
+
+
+class WritableObjects(Objects, Protocol):
+    """The objects of an archive, as an archiver writes them; see `remote.RemoteFiles`."""
+
+    def write(self, name: str, parts: Iterable[Buffer]) -> int: ...
+
+    def delete(self, names: Iterable[str]) -> None: ...
+
+
+def take_claim(objects: WritableObjects) -> Claim:
+    """Write a claim above all others, and return it. Raises ArchiveError."""
+    found = claims(objects)
+    claim = Claim(found[0].epoch + 1 if found else 1, secrets.token_hex(8))
+    objects.write(claim_object(claim), [b"{}"])
+    return claim
+
+
+def check_claim(objects: Objects, claim: Claim) -> list[Claim]:
+    """Return all claims, of which this one is the highest. Raises ArchiveFencedError if it is not,
+    ArchiveError.
+    """
+    found = claims(objects)
+    if found and found[0] > claim:
+        raise ArchiveFencedError(
+            f"{objects.uri}: another archiver has taken the archive over, with claim {found[0]}; this one had"
+            f" {claim}"
+        )
+    return found

@@ -1,0 +1,70 @@
+"""`Commit`: a commit or a state of an archive that is being made: its header, and the bytes behind it.
+
+In the archive: one object. Threads: one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from typing_extensions import Buffer
+
+from segstore.archiving.commit_format import pack_header
+from segstore.archiving.object_names import CommitName, PartitionKey
+from segstore.archiving.pieces import Piece
+from segstore.archiving.state import ArchivedPartition, ArchivedTopic, Versions, Way, header_of
+from segstore.archiving.stretches import Stretch
+
+
+class Body:
+    """The bytes of an object, as often as they are asked for."""
+
+    def __init__(self, header: bytes, stretches: Iterable[Stretch]) -> None:
+        self._header, self._stretches = header, tuple(stretches)
+
+    def __iter__(self) -> Iterator[Buffer]:
+        yield self._header
+        for each in self._stretches:
+            yield from each.parts()
+
+    @property
+    def pieces_at(self) -> int:
+        """Return at which byte the pieces begin."""
+        return len(self._header)
+
+
+class Commit:
+    """Takes what has changed; `name` says whether it is a commit or a state."""
+
+    def __init__(self, name: CommitName, time: int) -> None:
+        self.name, self.time = name, time
+        self.topics: list[ArchivedTopic] = []
+        self.files: dict[str, Versions] = {}
+        self.forgotten: list[tuple[str, str]] = []
+        self.ways: tuple[Way, ...] = ()
+        self.header: dict[str, Any] = {}
+        self._entries: dict[PartitionKey, dict[str, Any]] = {}
+        self._stretches: list[Stretch] = []
+        self._size = 0
+
+    def piece(self, base: int, stretch: Stretch) -> Piece:
+        """Return the piece that a stretch of a segment becomes in this commit."""
+        at = self._size
+        self._stretches.append(stretch)
+        self._size += stretch.length
+        return Piece(
+            str(self.name), at, stretch.length, stretch.crc, base, stretch.position, stretch.first,
+            stretch.end, stretch.max_timestamp,
+        )  # fmt: skip
+
+    def partition(self, entry: ArchivedPartition, pieces: Iterable[Piece], drop_before: int) -> None:
+        """Take the entry of a partition; see `ArchivedPartition.to_json`."""
+        self._entries[entry.key] = entry.to_json(pieces, drop_before)
+
+    def body(self) -> Body:
+        """Return the object's bytes; nothing is added after that."""
+        self.header = header_of(
+            self.name, self.time, self.topics, self._entries.values(), self.files, self.forgotten, self.ways
+        )
+        return Body(pack_header(self.header), self._stretches)

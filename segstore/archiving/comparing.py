@@ -1,0 +1,169 @@
+"""`compare`: whether a store's log is the one that was archived, and up to which offset.
+
+Leader epochs tell of a log that went another way, since each opening begins one; then files are compared: a
+segment by inode and time of change, else by its CRC, a piece by its CRC. On disk files are only read.
+Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from segstore import names
+from segstore.archiving.object_names import parse_partition_object
+from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.segment_list import SegmentList
+from segstore.archiving.state import ArchivedPartition
+from segstore.archiving.stretches import LogFile, crc_of_file
+from segstore.files import Files
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment as LocalSegment
+
+Epochs = Sequence[tuple[int, int]]
+
+
+class Compared(NamedTuple):
+    """`common` is the offset up to which archive and log are the same; `listed` and `partition` are cut there
+    if that is below the archive's end, and `is_cut` says so. `inodes` has the files that pieces are in.
+    """
+
+    partition: ArchivedPartition
+    listed: SegmentList
+    inodes: dict[int, int]
+    common: int
+    is_cut: bool
+
+
+def compare(
+    files: Files,
+    partition: ArchivedPartition,
+    listed: SegmentList,
+    view: LogView,
+    epochs: Epochs,
+    compacted: bool,
+) -> Compared:
+    """Compare an archived partition with the store's log, which ends where `view` does. In a log that is
+    `compacted`, other segments may hold the same records. Raises OSError.
+    """
+    common = min(same_epochs_end(partition, epochs, view), partition.end)
+    local = {each.base_offset: each for each in view.segments}
+    segments, common = _compared_segments(files, listed, view, local, common, compacted)
+    pieces, inodes, common = _compared_pieces(files, partition.pieces, view, local, common, compacted)
+    is_cut = common < partition.end
+    if is_cut:
+        segments, common = _cut(segments, pieces, common)
+        pieces = tuple(each for each in pieces if each.end <= common)
+        kept = tuple(each for each in partition.epochs if each[1] < common)
+        partition = replace(
+            partition, pieces=pieces, end=common, start=min(partition.start, common),
+            stable=min(partition.stable, common), epochs=kept,
+        )  # fmt: skip
+    if segments != listed.segments:
+        listed = listed.next_version(segments, listed.starts)
+    return Compared(partition, listed, inodes, common, is_cut)
+
+
+def lost(partition: ArchivedPartition, view: LogView) -> Compared:
+    """Return a partition of which the list of segments is lost, cut to nothing. The list that comes gets a
+    version above that one's, so that its name is another one.
+    """
+    named = parse_partition_object(partition.segments or "")
+    listed = SegmentList(partition.key, 0 if named is None else named.number)
+    begins = view.bases[0]
+    cut = replace(partition, segments=None, pieces=(), start=begins, end=begins, stable=begins, epochs=())
+    return Compared(cut, listed.next_version((), ()), {}, begins, True)
+
+
+def same_epochs_end(partition: ArchivedPartition, epochs: Epochs, view: LogView) -> int:
+    """Return up to which offset archive and log have the same leader epochs; the end of either at most."""
+    end = min(partition.end, view.end_offset)
+    start = max(partition.start, view.start_offset)
+    if not epochs or not partition.epochs:
+        return end
+    edges = sorted({start, *(at for _, at in (*epochs, *partition.epochs) if start < at < end)})
+    for edge in edges:
+        if edge < end and _epoch_at(epochs, edge) != _epoch_at(partition.epochs, edge):
+            return edge
+    return end
+
+
+def _epoch_at(epochs: Epochs, offset: int) -> int:
+    return max((epoch for epoch, start in epochs if start <= offset), default=-1)
+
+
+def _compared_segments(
+    files: Files,
+    listed: SegmentList,
+    view: LogView,
+    local: dict[int, LocalSegment],
+    common: int,
+    compacted: bool,
+) -> tuple[tuple[Segment, ...], int]:
+    found: list[Segment] = []
+    for each in listed.segments:
+        there = local.get(each.base)
+        if each.until is not None or each.end <= view.bases[0]:
+            found.append(each)
+        elif there is not None and there.sealed and (same := _same_segment(files, each, there)) is not None:
+            found.append(same)
+        else:
+            found.append(each)
+            if not compacted:
+                common = min(common, each.base)
+    return tuple(found), common
+
+
+def _same_segment(files: Files, segment: Segment, there: LocalSegment) -> Segment | None:
+    """Return the entry of a segment whose log the store has, with the source that it has by now."""
+    inode, _, modified = there.identity
+    if there.final_size != segment.size:
+        return None
+    if segment.source == (inode, modified):
+        return segment
+    log = LogFile(files, there.handle, there.path)
+    if crc_of_file(log, 0, segment.size) != segment.files[names.LOG][1]:
+        return None
+    return segment._replace(source=(inode, modified))
+
+
+def _compared_pieces(
+    files: Files,
+    pieces: tuple[Piece, ...],
+    view: LogView,
+    local: dict[int, LocalSegment],
+    common: int,
+    compacted: bool,
+) -> tuple[tuple[Piece, ...], dict[int, int], int]:
+    """Return the pieces up to the first one that the log has not, by which files it has them, and the common
+    offset. Pieces of a segment that retention or compaction has removed stay, and have no file.
+    """
+    inodes: dict[int, int] = {}
+    for number, each in enumerate(pieces):
+        there = local.get(each.base)
+        if there is not None and each.end <= common and _has(files, there, each):
+            inodes[each.base] = there.identity[0]
+        elif each.end > view.bases[0] and not (compacted and (there is None or there.sealed)):
+            return pieces[:number], inodes, min(common, each.first)
+    return pieces, inodes, common
+
+
+def _has(files: Files, there: LocalSegment, piece: Piece) -> bool:
+    if not there.identity:
+        return False
+    log = LogFile(files, there.handle, there.path)
+    return crc_of_file(log, piece.position, piece.length) == piece.crc
+
+
+def _cut(
+    segments: tuple[Segment, ...], pieces: tuple[Piece, ...], common: int
+) -> tuple[tuple[Segment, ...], int]:
+    """Return the segments without those that reach over an offset, and the end of what is kept: a whole
+    segment, or a piece.
+    """
+    kept = tuple(each for each in segments if each.until is not None or each.end <= common)
+    ends = [each.end for each in kept if each.until is None]
+    ends += [each.end for each in pieces if each.end <= common]
+    begins = [each.base for each in segments if each.until is None] + [each.base for each in pieces]
+    return kept, max(ends, default=min([common, *begins]))

@@ -1,0 +1,80 @@
+"""`CountedObjects`: the objects of an archive, with counts of requests, bytes and errors.
+
+Nothing is on disk. Threads: any; a count that two threads raise at once may miss one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from typing_extensions import Buffer
+
+from segstore.archiving.claim import WritableObjects
+from segstore.errors import ArchiveError
+from segstore.mutex import Mutex
+
+T = TypeVar("T")
+
+
+class Counts:
+    """What archivers of one `Archive` have done. `requests` are by kind: list, read, write, delete."""
+
+    def __init__(self) -> None:
+        self._lock = Mutex()
+        self.requests: Counter[str] = Counter()
+        self.errors = self.bytes = self.objects = self.commits = self.states = self.ways = 0
+        self.segments = self.deleted = 0
+
+    def asked(self, kind: str, requests: int = 1) -> None:
+        with self._lock:
+            self.requests[kind] += requests
+
+    def wrote(self, size: int) -> None:
+        with self._lock:
+            self.objects += 1
+            self.bytes += size
+
+    def failed(self) -> None:
+        with self._lock:
+            self.errors += 1
+
+
+class CountedObjects:
+    """Makes the calls on other objects, and counts them."""
+
+    def __init__(self, objects: WritableObjects, counts: Counts) -> None:
+        self._objects, self._counts, self.uri = objects, counts, objects.uri
+
+    def list(self, prefix: str) -> dict[str, int]:
+        """See `RemoteFiles.list`."""
+        return self._call("list", lambda: self._objects.list(prefix))
+
+    def read(self, name: str) -> bytes:
+        """See `RemoteFiles.read`."""
+        return self._call("read", lambda: self._objects.read(name))
+
+    def read_range(self, name: str, at: int, length: int) -> bytes:
+        """See `RemoteFiles.read_range`."""
+        return self._call("read", lambda: self._objects.read_range(name, at, length))
+
+    def write(self, name: str, parts: Iterable[Buffer]) -> int:
+        """See `RemoteFiles.write`."""
+        size = self._call("write", lambda: self._objects.write(name, parts))
+        self._counts.wrote(size)
+        return size
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `RemoteFiles.delete`."""
+        each = list(names)
+        self._counts.asked("delete", max(len(each) - 1, 0))
+        self._call("delete", lambda: self._objects.delete(each))
+
+    def _call(self, kind: str, call: Callable[[], T]) -> T:
+        self._counts.asked(kind)
+        try:
+            return call()
+        except ArchiveError:
+            self._counts.failed()
+            raise

@@ -1,0 +1,207 @@
+"""`Draft`: what becomes of each partition in a commit that is being made: its entry, and its new pieces.
+
+On disk files are only read, of the logs that have grown. Threads: one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from segstore.archiving.committing import Commit
+from segstore.archiving.merging import merges
+from segstore.archiving.moment import Moments
+from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.partition_archive import PartitionArchive
+from segstore.archiving.pieces import Piece
+from segstore.archiving.plan import PartitionPlan, Reading, readings
+from segstore.archiving.segment_list import SegmentList
+from segstore.archiving.state import ArchivedPartition, ArchivedTopic, ArchiveState, Way
+from segstore.archiving.stretches import STEP, LogFile, Stretch, crc_of, crc_of_file, measure
+from segstore.errors import CorruptRecordError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore.storage.meta.published_ends import Ends
+from segstore.storage.segment.log_view import LogView
+
+BUFFERED = 64 << 20
+"""Bytes of pieces that a commit has in memory; more are read from the files as they are uploaded."""
+
+
+class NewList(NamedTuple):
+    """A list of segments, and the name of its object."""
+
+    listed: SegmentList
+    name: str
+
+
+class Carried(NamedTuple):
+    """What an archiver notes of a partition once the commit is there. `ends`: those that the archive has now,
+    None if it has less than that; `least` is the first segment that has pieces; `marks` are base offsets and
+    sources of the sealed segments in the log.
+    """
+
+    ends: Ends | None
+    inodes: dict[int, int]
+    least: int
+    marks: frozenset[tuple[int, tuple[int, int]]]
+    problem: str | None
+
+
+class Draft:
+    """Adds partitions to a commit. `lists` has those lists of segments that have changed."""
+
+    def __init__(
+        self,
+        moments: Moments,
+        commit: Commit,
+        state: ArchiveState,
+        partitions: Mapping[PartitionKey, PartitionArchive],
+        lists: Mapping[PartitionKey, NewList],
+        time: int,
+    ) -> None:
+        self._moments, self._commit, self._state, self._partitions = moments, commit, state, partitions
+        self.lists, self._time = lists, time
+        self.carried: dict[PartitionKey, Carried] = {}
+        self._pieces: dict[
+            PartitionKey, tuple[ArchivedPartition, tuple[Piece, ...], tuple[Piece, ...], int]
+        ] = {}
+        self._buffered = 0
+
+    def take(self, plan: PartitionPlan, whole: bool) -> None:
+        """Take the entry of a partition that has changed; unless `whole`, only what is in segments. Raises
+        OSError, FileNotFoundError if a segment was removed.
+        """
+        key, each = plan.key, self._partitions[plan.key]
+        had, new = self._state.partitions.get(key), self.lists.get(key)
+        listed = new.listed if new is not None else each.listed
+        current = listed.current
+        reached = current[-1].end if current else plan.view.bases[0]
+        least = max(current[-1].end if current else 0, plan.lost[-1].base + 1 if plan.lost else 0)
+        kept = tuple(piece for piece in (had.pieces if had is not None else ()) if piece.base >= least)
+        reached = max(reached, kept[-1].end if kept else 0)
+        added: list[Piece] = []
+        inodes, problem = dict(each.inodes), None
+        try:
+            for reading in readings(plan, listed, kept) if whole else ():
+                reached = max(reached, reading.local.base_offset, added[-1].end if added else 0)
+                piece = self._read(reading, reached, plan)
+                if piece is not None:
+                    added.append(piece)
+                    inodes[piece.base] = reading.local.identity[0]
+        except CorruptRecordError as error:
+            problem = str(error)
+        pieces = (*kept, *added)
+        reached = max(reached, pieces[-1].end if pieces else 0, self._empty_tail(plan, whole and not problem))
+        if whole and problem is None and reached < plan.ends.high_watermark:
+            problem = f"{key}: the log has no records from offset {reached} on"
+        end = min(reached, plan.ends.high_watermark)
+        entry = self._entry(plan, had, new, end)
+        if had is None or added or kept != had.pieces or replace(had, pieces=(), moment=self._time) != entry:
+            self._pieces[key] = entry, kept, tuple(added), least
+        done = whole and problem is None
+        marks = frozenset((one.local.base_offset, one.source) for one in plan.sealed)
+        self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
+
+    def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
+        """Return the base offset of the active segment, which may have no records yet."""
+        base = plan.view.bases[-1]
+        return base if counts and base <= plan.ends.high_watermark else 0
+
+    def _read(self, reading: Reading, offset: int, plan: PartitionPlan) -> Piece | None:
+        local, keep = reading.local, BUFFERED - self._buffered
+        log = LogFile(self._moments.files, local.handle, local.path)
+        end = plan.ends.high_watermark
+        stretch = measure(log, reading.position, reading.size, offset, end, keep)
+        if stretch is None:
+            return None
+        self._buffered += stretch.length if stretch.data is not None else 0
+        return self._commit.piece(local.base_offset, stretch)
+
+    def _entry(
+        self, plan: PartitionPlan, had: ArchivedPartition | None, new: NewList | None, end: int
+    ) -> ArchivedPartition:
+        key, stable = plan.key, plan.ends.stable
+        cleaned = self._moments.cleaned().get((key.topic, key.partition))
+        name = new.name if new is not None else (had.segments if had is not None else None)
+        epochs = tuple(each for each in self._partitions[key].epochs if each[1] <= end)
+        return ArchivedPartition(
+            key, name, (), min(plan.start, end), end, min(stable, end), epochs,
+            None if cleaned is None else min(cleaned, end), self._time,
+        )  # fmt: skip
+
+    @property
+    def has_entries(self) -> bool:
+        """Return whether any partition has changed."""
+        return bool(self._pieces)
+
+    def keep(self, key: PartitionKey) -> None:
+        """Take the entry of a partition of which only the list of segments has changed."""
+        had = self._state.partitions[key]
+        entry = replace(had, segments=self.lists[key].name)
+        self._pieces[key] = entry, had.pieces, (), 0
+
+    def finish(self) -> None:
+        """Put the partitions into a commit."""
+        for entry, _, added, least in self._pieces.values():
+            self._commit.partition(entry, added, least)
+
+    def finish_state(
+        self, files: Mapping[str, bytes] | None, ways: tuple[Way, ...], forgotten: Iterable[tuple[str, str]]
+    ) -> None:
+        """Put all partitions, topics and files into a state; `files` has the small files that there are, None
+        for all that are archived.
+        """
+        commit, gone = self._commit, set(forgotten)
+        for key, each in self._state.partitions.items():
+            if key not in self._pieces:
+                self._pieces[key] = each, each.pieces, (), 0
+        for key, (entry, kept, added, _) in self._pieces.items():
+            if key[:2] not in gone:
+                commit.partition(entry, (*self._merged(key, kept), *added), 0)
+        topics: dict[tuple[str, str], ArchivedTopic] = dict(self._state.topics)
+        topics.update(((each.name, each.topic_id), each) for each in commit.topics)
+        commit.topics = [each for name, each in topics.items() if name not in gone]
+        commit.forgotten = []
+        known = {**self._state.files, **commit.files}
+        commit.files = {name: each for name, each in known.items() if files is None or name in files}
+        commit.ways = ways
+
+    # --- merged pieces ----------------------------------------------------------------------------
+
+    def _merged(self, key: PartitionKey, pieces: tuple[Piece, ...]) -> Iterable[Piece]:
+        """Return pieces, of which those that are small and many are merged, as far as the log has them."""
+        runs = merges(pieces)
+        if not runs:
+            return pieces
+        try:
+            view = self._moments.view(key)
+        except (StoreClosedError, UnknownTopicOrPartitionError, OSError):
+            return pieces
+        found = list(pieces)
+        for run in runs:
+            merged = self._merge(key, view, run)
+            if merged is not None:
+                at = found.index(run[0])
+                found[at : at + len(run)] = [merged]
+        return found
+
+    def _merge(self, key: PartitionKey, view: LogView, run: tuple[Piece, ...]) -> Piece | None:
+        local = next((each for each in view.segments if each.base_offset == run[0].base), None)
+        inode = self._partitions[key].inodes.get(run[0].base)
+        if local is None or not local.identity or local.identity[0] != inode:
+            return None
+        try:
+            log = LogFile(self._moments.files, local.handle, local.path)
+        except OSError:  # it was removed just now
+            return None
+        if any(crc_of_file(log, each.position, each.length) != each.crc for each in run):
+            return None
+        position, length = run[0].position, sum(each.length for each in run)
+        data = log.files.pread(log.handle, length, position) if length <= STEP else None
+        crc = crc_of_file(log, position, length) if data is None else crc_of(data)
+        if crc is None or (data is not None and len(data) < length):
+            return None
+        latest = max(each.max_timestamp for each in run)
+        kept = None if data is None else (data,)
+        stretch = Stretch(log, position, length, crc, run[0].first, run[-1].end, latest, kept)
+        return self._commit.piece(run[0].base, stretch)

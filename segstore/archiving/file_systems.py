@@ -1,0 +1,85 @@
+"""File systems of pyarrow for the URIs of archives.
+
+Nothing on disk. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore.archiving.archive_uri import completed, is_uri, redacted, without_secrets
+from segstore.config import arguments
+from segstore.errors import ArchiveError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+S3 = "s3"
+OBJECT_STORES = frozenset({S3, "gcs", "abfs"})
+"""Kinds of file systems that show an object once its upload is complete."""
+CONNECT_TIMEOUT, REQUEST_TIMEOUT = 5.0, 20.0
+"""Seconds without an answer of S3 after which a request has failed; by default they are 1 and 3, too few for
+a large upload to be completed."""
+
+
+class Place(NamedTuple):
+    """Where an archive is: its URI without secrets and with them, the path within the file system."""
+
+    uri: str
+    secret_uri: str
+    base: str
+    filesystem: FileSystem
+
+
+def opened(uri: str, filesystem: FileSystem | None) -> Place:
+    """Open the file system of a URI, or of the path of a directory; or take the path within another file
+    system. Raises InvalidArgumentError, ArchiveError.
+    """
+    if not isinstance(uri, str) or not uri:
+        raise InvalidArgumentError(f"uri={uri!r}: give a URI such as s3://bucket/log, or a directory")
+    if filesystem is not None:
+        return _unwrapped(Place(uri, uri, uri.rstrip("/"), filesystem))
+    from pyarrow import fs
+
+    given, shown = uri if is_uri(uri) else arguments.path("uri", uri), redacted(uri)
+    try:
+        found, path = fs.FileSystem.from_uri(completed(given, os.environ))
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(f"uri={shown!r}: {without_secrets(str(error), uri)}") from None
+    except OSError as error:
+        raise ArchiveError(f"{shown}: {without_secrets(str(error), uri)}") from None
+    return Place(shown, uri, path.rstrip("/"), _tuned(found))
+
+
+def reopened(filesystem: FileSystem) -> FileSystem:
+    """Return a file system with connections of its own, for the child of a fork."""
+    if filesystem.type_name not in OBJECT_STORES:
+        return filesystem
+    call, arguments_of_it = filesystem.__reduce__()[:2]
+    return call(*arguments_of_it)
+
+
+def _unwrapped(place: Place) -> Place:
+    """Return the place in the file system below a SubTreeFileSystem."""
+    from pyarrow import fs
+
+    while isinstance(place.filesystem, fs.SubTreeFileSystem):
+        below = f"{place.filesystem.base_path.rstrip('/')}/{place.base.lstrip('/')}".rstrip("/")
+        place = place._replace(filesystem=place.filesystem.base_fs, base=below)
+    return place
+
+
+def _tuned(filesystem: FileSystem) -> FileSystem:
+    """Return a file system of S3 that puts a small object in one request in place of three, and tries a
+    request three times; one of a URI tries it 31 times, without growing waits.
+    """
+    if filesystem.type_name != S3:
+        return filesystem
+    call, (options,) = filesystem.__reduce__()[:2]
+    tuned: dict[str, Any] = {"background_writes": True}
+    if "allow_delayed_open" in options:
+        tuned["allow_delayed_open"] = True
+    waits = {"connect_timeout": CONNECT_TIMEOUT, "request_timeout": REQUEST_TIMEOUT}
+    tuned |= {name: seconds for name, seconds in waits.items() if options.get(name, 0) <= 0}
+    return call({**options, **tuned})

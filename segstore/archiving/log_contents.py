@@ -1,0 +1,125 @@
+"""`LogContents`: what an archive has of one partition's log, as extents of objects in the order of offsets.
+
+Nothing is on disk: it is made of the archive's state and of the list of segments that the state names. Spark
+pickles it, or a part of it, and sends it to tasks. Threads: any; values that do not change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from segstore import names
+from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.segment_list import SegmentList
+from segstore.archiving.state import ArchivedPartition
+from segstore.leader_epochs import LeaderEpochCache
+from segstore.replication.observed_log import Position, agreed_in, position_in
+
+AHEAD = 2
+"""Extents behind a part of a log: markers of the part's last transactions lie there, mostly."""
+
+
+class Extent(NamedTuple):
+    """Whole batches in `object`, `length` bytes from byte `at` on, of offsets from `first` on, below `end`.
+    `segment` is set if they are all of a sealed segment, which may have indexes.
+    """
+
+    object: str
+    at: int
+    length: int
+    first: int
+    end: int
+    max_timestamp: int
+    segment: Segment | None = None
+
+
+@dataclass(frozen=True)
+class LogContents:
+    """The log of the partition `key` in an archive. Offsets from `start` on, below `end`, the high watermark,
+    can be read; `stable` is the last stable offset, -1 if it is not known. Below `gaps_end` compaction may
+    have left gaps, -1: anywhere. `is_part`: there are extents that are not named here.
+    """
+
+    key: PartitionKey
+    extents: tuple[Extent, ...]
+    start: int
+    end: int
+    stable: int
+    epochs: tuple[tuple[int, int], ...]
+    gaps_end: int
+    is_part: bool = False
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return [each.end for each in self.extents]
+
+    @cached_property
+    def _epochs(self) -> LeaderEpochCache:
+        return LeaderEpochCache(self.epochs)
+
+    def after(self, offset: int) -> Extent | None:
+        """Return the extent with an offset, or the first one behind it."""
+        slot = bisect_right(self._ends, offset)
+        return self.extents[slot] if slot < len(self.extents) else None
+
+    def has(self, name: str) -> bool:
+        """Return whether an object is named here."""
+        return any(each.object == name for each in self.extents)
+
+    def part(self, start: int, end: int) -> LogContents:
+        """Return what a reader of the offsets from `start` on, below `end`, needs."""
+        first, last = bisect_right(self._ends, start), bisect_right(self._ends, max(end - 1, start))
+        found = self.extents[first : last + 1 + AHEAD]
+        is_part = self.is_part or len(found) < len(self.extents)
+        return replace(self, extents=found, is_part=is_part)
+
+    # --- leader epochs --------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Return the latest leader epoch that the log has taken part in, -1 for none."""
+        return self._epochs.current
+
+    def position(self, offset: int) -> Position:
+        """Return an offset with the leader epoch of the record before it, -1 if that is not known."""
+        return position_in(self._epochs, self.end, offset)
+
+    def agreed(self, position: Position) -> int:
+        """Return the offset up to which this log surely has the records of the log that a position was taken
+        from: that of the position if it has them all.
+        """
+        return agreed_in(self._epochs, self.end, position)
+
+
+def contents_of(partition: ArchivedPartition, listed: SegmentList, gaps_end: int) -> LogContents:
+    """Return the contents of a partition of an archive's state; `listed` is the list that it names."""
+    found = list(_extents(partition, listed))
+    retired = any(each.until is not None for each in listed.readable)
+    first = found[0].first if found else partition.end
+    return LogContents(
+        partition.key,
+        tuple(found),
+        first if retired else min(max(first, partition.start), partition.end),
+        partition.end,
+        partition.stable,
+        partition.epochs,
+        gaps_end,
+    )
+
+
+def _extents(partition: ArchivedPartition, listed: SegmentList) -> Iterable[Extent]:
+    for each in listed.readable:
+        if each.size:
+            name = each.object(partition.key, names.LOG)
+            yield Extent(name, 0, each.size, each.base, each.end, each.max_timestamp, each)
+    for piece in partition.pieces:
+        yield _of_piece(piece)
+
+
+def _of_piece(piece: Piece) -> Extent:
+    return Extent(piece.object, piece.at, piece.length, piece.first, piece.end, piece.max_timestamp)

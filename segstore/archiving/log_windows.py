@@ -1,0 +1,219 @@
+"""`LogWindows`: reads extents of an archived log in windows of whole batches, the next one while the caller
+decodes the last one.
+
+In the archive: only reads, of ranges of objects. Threads: one calls; one thread of its own reads ahead. A
+window does not change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore._native import ffi, lib
+from segstore.archiving.chain import Objects
+from segstore.archiving.log_contents import Extent
+from segstore.arrays import np
+from segstore.closing import Closing
+from segstore.errors import ArchiveError, CorruptArchiveError, CorruptRecordError
+from segstore.names import MAX_OFFSET
+from segstore.records import LEAST_ENTRY, ScanEnd, batch_type, scan_headers
+from segstore.storage.segment.batch_scan import BAD
+from segstore.threads import Worker
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FIRST_BYTES, MOST_BYTES, GROWTH = 1 << 20, 1 << 24, 4
+"""Reads begin small, so that a small read does not cost a large one, and grow while they go on."""
+MOST_SEARCHED = 64 << 20
+"""Bytes that are searched for a whole batch behind damage."""
+KEPT = 4
+"""Windows that are kept: who looks for the end of a transaction comes back to the ones before."""
+
+
+class ObjectGoneError(Exception):
+    """An object is not there: it was replaced since the state was read, or it was lost."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Damage(NamedTuple):
+    """Bytes that are no batch, at byte `position` of an object; a whole batch begins at offset `next_offset`
+    again.
+    """
+
+    position: int
+    reason: str
+    next_offset: int
+
+
+class Ask(NamedTuple):
+    """A window to read: it begins at byte `position` of an extent, has offsets from `begin` on, `size` bytes,
+    and nothing from byte `until` on unless a batch reaches over it.
+    """
+
+    extent: Extent
+    position: int
+    begin: int
+    until: int
+    size: int = FIRST_BYTES
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.extent.object, self.extent.at + self.position
+
+
+class Window(NamedTuple):
+    """Whole batches of offsets from `begin` on, below `end`: `data` begins at byte `at` of the object, its
+    headers are in `batches`, and in `headers` as C has them. `after` is the byte of the extent at which the
+    next window begins. Damage lies behind the batches.
+    """
+
+    ask: Ask
+    data: bytes
+    headers: bytearray
+    after: int
+    end: int
+    damage: Damage | None
+
+    @property
+    def extent(self) -> Extent:
+        return self.ask.extent
+
+    @property
+    def at(self) -> int:
+        return self.ask.extent.at + self.ask.position
+
+    @property
+    def batches(self) -> NDArray[np.void]:
+        return np.frombuffer(self.headers, batch_type())
+
+    def damaged(self, offset: int) -> CorruptRecordError:
+        """Return the error of a read of an offset that the damage hides."""
+        assert self.damage is not None
+        position, reason, back = self.damage
+        return CorruptRecordError(self.extent.object, position, offset, reason, back)
+
+    def next(self) -> Ask | None:
+        """Return what to ask for next in the same extent, None at its end."""
+        extent, until = self.extent, self.ask.until
+        if self.after >= extent.length:
+            return None
+        size = min(self.ask.size * GROWTH, MOST_BYTES)
+        return Ask(extent, self.after, self.end, until if self.after < until else extent.length, size)
+
+
+class LogWindows(Closing):
+    """The windows of one reader."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._kept: dict[tuple[str, int], Window] = {}
+        self._worker: Worker | None = None
+        self._ahead: Ask | None = None
+        self._read: Window | None = None
+
+    def close(self) -> None:
+        """End the thread that reads ahead; it is not waited for."""
+        if self._worker is not None:
+            self._worker.leave()
+        self._worker, self._ahead = None, None
+
+    def get(self, ask: Ask) -> Window:
+        """Return a window. Raises ObjectGoneError, CorruptArchiveError for an object that is cut off,
+        ArchiveError.
+        """
+        found = self._kept.pop(ask.key, None) or self._arrived(ask) or self._fetched(ask)
+        while len(self._kept) >= KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[ask.key] = found
+        return found
+
+    def read_ahead(self, ask: Ask) -> None:
+        """Begin to read a window that will be asked for."""
+        if self._ahead is not None or ask.key in self._kept:
+            return
+        if self._worker is None:
+            self._worker = Worker("segstore archive reader")
+            self._worker.start()
+        self._ahead, self._read = ask, None
+        self._worker.do(lambda: self._keep_read(ask))
+
+    def _keep_read(self, ask: Ask) -> None:
+        self._read = self._fetched(ask)
+
+    def _arrived(self, ask: Ask) -> Window | None:
+        """Return the window that was read ahead, None if that is another one, or failed: it is read anew."""
+        if self._ahead is None or self._worker is None:
+            return None
+        wanted = self._ahead.key == ask.key
+        self._ahead = None
+        try:
+            self._worker.result()
+        except (ObjectGoneError, ArchiveError):
+            return None
+        found, self._read = self._read, None
+        return found if wanted else None
+
+    def _fetched(self, ask: Ask) -> Window:
+        while True:
+            data = self._bytes(ask)
+            headers, stop = scan_headers(data, ask.extent.at + ask.position, least=ask.begin)
+            larger = _larger(ask, data, headers, stop)
+            if larger is None:
+                return _window(ask, data, headers, stop)
+            ask = larger
+
+    def _bytes(self, ask: Ask) -> bytes:
+        extent, at = ask.extent, ask.extent.at + ask.position
+        size = min(ask.size, ask.until - ask.position)
+        try:
+            data = self._objects.read_range(extent.object, at, size)
+        except FileNotFoundError:
+            raise ObjectGoneError(extent.object) from None
+        if len(data) < size:
+            raise CorruptArchiveError(
+                extent.object,
+                f"it has {at + len(data)} bytes, at least {extent.at + extent.length} are expected",
+            )
+        return data
+
+
+def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | None:
+    """Return what to ask for in place of a window without a batch: more bytes, because its first batch is
+    larger, or is damaged and another one has to be found behind it.
+    """
+    left = ask.extent.length - ask.position
+    if headers or len(data) >= left:
+        return None
+    if stop.status == lib.SEG_SHORT and stop.need <= left:
+        return ask._replace(size=max(stop.need, LEAST_ENTRY, 2 * len(data)), until=ask.extent.length)
+    if len(data) >= MOST_SEARCHED or _whole_behind(ask, data, 0, ask.begin) is not None:
+        return None
+    return ask._replace(size=MOST_SEARCHED, until=ask.extent.length)
+
+
+def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Window:
+    extent, used = ask.extent, stop.position - ask.extent.at - ask.position
+    after, end = ask.position + used, stop.last_offset + 1 if headers else ask.begin
+    if stop.status in (lib.SEG_END, lib.SEG_FULL) or (stop.status == lib.SEG_SHORT and headers):
+        return Window(ask, data, headers, after, extent.end if after >= extent.length else end, None)
+    found = _whole_behind(ask, data, used, end)
+    if found is None and headers:  # the next window begins with the damage
+        return Window(ask, data, headers, after, end, None)
+    after, end = (extent.length, extent.end) if found is None else found
+    damage = Damage(stop.position, BAD.get(stop.status, "the object was cut"), end)
+    return Window(ask, data, headers, after, end, damage)
+
+
+def _whole_behind(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
+    """Return the byte of the extent at which the first whole batch behind damage lies, and its base
+    offset.
+    """
+    buffer = ffi.from_buffer("uint8_t[]", data)
+    found = lib.seg_resync(buffer, len(data), bad + 1, least, MAX_OFFSET)
+    if found < 0:
+        return None
+    return ask.position + int(found), int.from_bytes(data[found : found + 8], "big")

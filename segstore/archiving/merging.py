@@ -1,0 +1,28 @@
+"""`merges`: which pieces of a partition become one piece in the next state, so that a state stays short.
+
+Neighbours that are all smaller than a size are merged, sixteen or more at once, the smallest first. Nothing
+is on disk. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from segstore.archiving.pieces import Piece
+
+FEWEST = 16
+SIZES = (1 << 16, 1 << 20, 16 << 20)
+"""Bytes: a piece that has the last of these, or more, is not merged any more."""
+
+
+def merges(pieces: tuple[Piece, ...]) -> list[tuple[Piece, ...]]:
+    """Return the runs of pieces, each of one segment, that are to become one piece each."""
+    for size in SIZES:
+        runs = [
+            tuple(run)
+            for (_, small), run in groupby(pieces, key=lambda each: (each.base, each.length < size))
+            if small
+        ]
+        if found := [run for run in runs if len(run) >= FEWEST]:
+            return found
+    return []

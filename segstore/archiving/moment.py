@@ -1,0 +1,170 @@
+"""`Moments`: what a store has at one moment: topics, ends of all logs of one publication, small files.
+
+On disk files are only read. Threads: the archiver's; `ends_now` any.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from segstore import names
+from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.settings import ArchiveSettings
+from segstore.errors import CorruptCheckpointError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore.storage.copy import small_files
+from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.meta.offset_checkpoints import LeaderEpochs, try_offsets
+from segstore.storage.meta.published_ends import Ends, slot_key
+from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.store.reader import StoreReader
+from segstore.storage.store.store import Store
+
+NEWEST_ONLY = frozenset({names.ADOPTED, names.ADOPTED_COPY, names.PRODUCER_IDS})
+"""Small files of which only the newest content is of use, at any time: they only grow."""
+_NOT_ARCHIVED = frozenset({names.LAGS, names.LET_GO})
+"""What other processes are told for the moment."""
+_TICK_NS = 2_000_000_000  # coarser than the clock of any file system
+
+Slots = dict[PartitionKey, int]
+
+
+class Moment(NamedTuple):
+    """`time` (ms) is when it was taken; what was appended before is in `ends`. `all_topics` has names and
+    ids, also of topics that are not archived.
+    """
+
+    time: int
+    topics: Mapping[str, TopicInfo]
+    all_topics: frozenset[tuple[str, str]]
+    ends: dict[PartitionKey, Ends]
+
+
+class Moments:
+    """Takes moments of a store that is open "r"."""
+
+    def __init__(self, store: Store, settings: ArchiveSettings) -> None:
+        assert isinstance(store._side, StoreReader)
+        self.store, self.side, self._settings = store, store._side, settings
+        self.files = store._context.files
+        self._found: Mapping[str, TopicInfo] | None = None
+        self._topics: dict[str, TopicInfo] = {}
+        self._all: frozenset[tuple[str, str]] = frozenset()
+        self._slots: Slots = {}
+        self._followers: dict[PartitionKey, Follower] = {}
+        self._small: dict[str, bytes] = {}
+        self._small_seen = (-1, 0)
+        self._cleaned: dict[tuple[str, int], int] = {}
+        self._cleaned_seen: tuple[int, ...] | None = None
+
+    def take(self) -> Moment:
+        """Return this moment. Raises OSError, CorruptCheckpointError."""
+        self._look_at_topics()
+        now = self.store._context.clock()
+        return Moment(now, self._topics, self._all, self.ends_now(self._slots))
+
+    def _look_at_topics(self) -> None:
+        found = self.side.topics
+        if found is self._found:
+            return
+        chosen = {name: info for name, info in found.items() if self._settings.has(name)}
+        slots = {
+            PartitionKey(t.name, t.topic_id, number): slot_key(t.topic_id, t.name, number)
+            for t in chosen.values()
+            if t.error is None
+            for number in t.partition_ids
+        }
+        everything = frozenset((info.name, info.topic_id) for info in found.values())
+        self._followers = {key: each for key, each in self._followers.items() if key in slots}
+        self._found, self._topics, self._all, self._slots = found, chosen, everything, slots
+
+    def info(self, key: PartitionKey) -> TopicInfo:
+        """Return the topic of a partition that the last moment has."""
+        return self._topics[key.topic]
+
+    def ends_now(self, slots: Slots) -> dict[PartitionKey, Ends]:
+        """Return the ends of these logs, those that are published all at one moment."""
+        published = self.side.ends_of(list(slots.values()))
+        if len(published) == len(slots):
+            return {key: published[slot] for key, slot in slots.items()}
+        found = {}
+        for key, slot in slots.items():
+            ends = published.get(slot) or self._unpublished(key)
+            if ends is not None:
+                found[key] = ends
+        return found
+
+    @property
+    def slots(self) -> Slots:
+        """Return the keys of the partitions that are archived."""
+        return self._slots
+
+    def _unpublished(self, key: PartitionKey) -> Ends | None:
+        """Return where an unpublished log ends, None if it is only being made, or was deleted."""
+        try:
+            view = self.follower(key).view
+        except (StoreClosedError, UnknownTopicOrPartitionError):
+            return None
+        layout = hash(tuple((each.base_offset, each.identity) for each in view.segments))
+        end = view.end_offset
+        return Ends(0, view.start_offset, end, end, view.stable_offset, 0, layout, -1)
+
+    def follower(self, key: PartitionKey) -> Follower:
+        """Return the reading side of a partition. Raises UnknownTopicOrPartitionError."""
+        known = self._followers.get(key)
+        if known is not None:
+            return known
+        if key not in self._slots:
+            raise UnknownTopicOrPartitionError(f"{key} was deleted")
+        made = self._followers[key] = self.side.follower(self._topics[key.topic], key.partition)
+        return made
+
+    def view(self, key: PartitionKey) -> LogView:
+        """Return a log as it is now. Raises UnknownTopicOrPartitionError, StoreClosedError, OSError."""
+        return self.follower(key).view
+
+    def epochs(self, key: PartitionKey) -> tuple[tuple[int, int], ...]:
+        """Return the leader epochs of a log by its checkpoint; none if that is damaged. Raises OSError."""
+        path = os.path.join(self.follower(key).directory, names.LEADER_EPOCHS)
+        try:
+            loaded: LeaderEpochs = LeaderEpochs.load(self.files, path)
+        except (CorruptCheckpointError, FileNotFoundError):
+            return ()
+        return loaded.entries
+
+    def cleaned(self) -> dict[tuple[str, int], int]:
+        """Return cleaner-offset-checkpoint. Raises OSError."""
+        path = os.path.join(self.store.path, names.CLEANER_OFFSETS)
+        try:
+            seen = self.files.identity(path)
+        except FileNotFoundError:
+            return {}
+        if seen != self._cleaned_seen:
+            self._cleaned = try_offsets(self.files, path)[0] or {}
+            self._cleaned_seen = seen
+        return self._cleaned
+
+    def small(self) -> dict[str, bytes]:
+        """Return the content of the small files of `.segstore`, by name; the same object if no file has
+        changed. Raises OSError.
+        """
+        ours = os.path.join(self.store.path, names.OURS)
+        now, modified = time.time_ns(), self.files.modified(ours)
+        seen, at = self._small_seen
+        if seen == modified and at - modified > _TICK_NS:
+            return self._small
+        found = {}
+        for path in small_files(self.files, self.store.path):
+            name = os.path.basename(path)
+            if name not in _NOT_ARCHIVED:
+                try:
+                    found[name] = self.files.read_file(path)
+                except FileNotFoundError:
+                    continue
+        if found != self._small:
+            self._small = found
+        self._small_seen = modified, now
+        return self._small

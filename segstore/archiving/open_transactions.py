@@ -1,0 +1,103 @@
+"""`TransactionsAhead`: which batches of a window belong to aborted transactions, by the markers behind them.
+
+A reader that begins anywhere needs no more than the log from there on: it reads ahead until every transaction
+of the batches has ended, which is within the next window mostly. The control batches are the authority, as in
+a store. Threads: one, that of the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from segstore.archiving.log_windows import Window
+from segstore.arrays import np
+from segstore.errors import CorruptRecordError
+from segstore.index.txn_index import AbortedTxn
+from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, decode
+from segstore.records.control import parse_control
+from segstore.storage.producers.producer_state import ProducerState
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class TransactionsAhead:
+    """What is known of transactions from the window `_first` on, up to `_last`; `following` returns the
+    window behind another one, None at the end of the log.
+    """
+
+    def __init__(self, following: Callable[[Window], Window | None]) -> None:
+        self._following = following
+        self._state = ProducerState()
+        self._aborted: list[AbortedTxn] = []
+        self._begin = 0
+        self._last: Window | None = None
+
+    def begun(self, window: Window) -> ProducerState:
+        """Forget all, and begin with a window; the state changes with each window that is taken."""
+        self._state, self._aborted = ProducerState(), []
+        self._begin = window.ask.begin
+        self.take(window)
+        return self._state
+
+    def take(self, window: Window) -> None:
+        """Take in the batches of the next window. Raises CorruptRecordError for a marker that can't be
+        read.
+        """
+
+        def read_control(slot: int) -> tuple[int, int]:
+            one, file = window.batches[slot : slot + 1], window.extent.object
+            record = decode(window.data, one, file, window.at)[0]
+            position = int(one["position"][0])
+            return parse_control(record.key, record.value, file=file, position=position, offset=record.offset)
+
+        self._aborted += self._state.update(window.headers, read_control)
+        self._last = window
+
+    def judged(self, window: Window, first: int, last: int) -> tuple[NDArray[np.bool_], int]:
+        """Return which batches of a window, from `first` on, below `last`, belong to an aborted transaction;
+        and how many come before the first one whose transaction's end is not in the log. Raises
+        CorruptRecordError if that is the very first one.
+        """
+        batches = window.batches[first:last]
+        bad = np.zeros(len(batches), bool)
+        inside = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
+        if not inside.any():
+            return bad, len(batches)
+        self._reach(window, int(batches["last_offset"][-1]))
+        bases, producers = batches["base_offset"], batches["producer_id"]
+        for producer_id, begin, end, _ in self._aborted:
+            if begin <= bases[-1] and end >= bases[0]:
+                bad |= inside & (producers == producer_id) & (bases >= begin) & (bases <= end)
+        open_still = np.zeros(len(batches), bool)
+        for producer_id, begin in self._state.ongoing.items():
+            open_still |= inside & (producers == producer_id) & (bases >= begin)
+        known = int(open_still.argmax()) if open_still.any() else len(batches)
+        if not known:
+            raise _without_marker(window, batches[0])
+        return bad, known
+
+    def _reach(self, window: Window, offset: int) -> None:
+        """Take in windows until the transactions of an offset and those before it have ended, or the log
+        ends.
+        """
+        if self._last is None or not self._begin <= window.ask.begin < self._last.end:
+            self.begun(window)
+        while self._last is not None and (
+            self._last.end <= offset or any(begin <= offset for begin in self._state.ongoing.values())
+        ):
+            after = self._following(self._last)
+            if after is None:
+                return
+            self.take(after)
+
+
+def _without_marker(window: Window, batch: np.void) -> CorruptRecordError:
+    return CorruptRecordError(
+        window.extent.object,
+        int(batch["position"]),
+        int(batch["base_offset"]),
+        "the end of the batch's transaction is not in the log",
+        int(batch["last_offset"]) + 1,
+    )

@@ -1,0 +1,152 @@
+"""`plan_partition`: what a tick has to carry of a partition into the archive, by its segments alone.
+
+Nothing is read yet, and nothing is on disk. Threads: any; values and functions without state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.segment_list import SegmentList
+from segstore.archiving.uploads import Sealed
+from segstore.storage.meta.published_ends import Ends
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment as LocalSegment
+
+MOST_IN_PIECES = 64 << 20
+"""Bytes of a partition; if there are more, sealed segments are uploaded before the commit."""
+
+Ready = Mapping[tuple[int, tuple[int, int]], Segment]
+"""Segments that are in the archive whole, by base offset and source."""
+
+
+class Reading(NamedTuple):
+    """Bytes of a segment's log from `position` on, below `size`, that go into a piece."""
+
+    local: LocalSegment
+    position: int
+    size: int
+
+
+class PartitionPlan(NamedTuple):
+    """`lost`: pieces whose file is in the log no more. `first` are the segments to be uploaded before the
+    commit, `later` those that are uploaded beside it.
+    """
+
+    key: PartitionKey
+    view: LogView
+    ends: Ends
+    start: int
+    sealed: tuple[Sealed, ...]
+    lost: tuple[Piece, ...]
+    first: tuple[Sealed, ...]
+    later: tuple[Sealed, ...]
+
+
+def sealed_of(key: PartitionKey, view: LogView, high_watermark: int) -> tuple[Sealed, ...]:
+    """Return the sealed segments of a log that lie below its high watermark."""
+    return tuple(
+        Sealed(key, local, end, local.final_size)
+        for local, end in zip(view.segments, view.bases[1:], strict=False)
+        if end <= high_watermark
+    )
+
+
+def plan_partition(
+    key: PartitionKey,
+    view: LogView,
+    ends: Ends,
+    listed: SegmentList,
+    pieces: tuple[Piece, ...],
+    inodes: Mapping[int, int],
+    ready: Ready,
+) -> PartitionPlan:
+    """Return what is to be done for a partition. `inodes` has, by base offset, the file that pieces were read
+    from; `ready` what was uploaded and is not in the list yet.
+    """
+    sealed = sealed_of(key, view, ends.high_watermark)
+    lost = _lost(view, pieces, inodes)
+    have = ready.keys() | {(each.base, each.source) for each in listed.current}
+    missing = [each for each in sealed if (each.local.base_offset, each.source) not in have]
+    tail = _tail(view, listed, pieces[len(lost) :])
+    at_once = bool(lost) or not pieces or _size_behind(view, tail) > MOST_IN_PIECES
+    begin = pieces[0].base if pieces and not lost else _listed_end(listed)
+    first = [each for each in missing if at_once and each.end > begin]
+    later = [each for each in missing if each not in first]
+    start = min(max(ends.start, view.start_offset), ends.high_watermark)
+    return PartitionPlan(key, view, ends, start, sealed, lost, tuple(first), tuple(later))
+
+
+def readings(plan: PartitionPlan, listed: SegmentList, pieces: tuple[Piece, ...]) -> list[Reading]:
+    """Return what goes into pieces, behind the segments of `listed` and the pieces that are kept."""
+    base, position = _tail(plan.view, listed, pieces)
+    found = []
+    for slot, local in enumerate(plan.view.segments):
+        if local.base_offset >= base and local.base_offset <= plan.ends.high_watermark:
+            at = position if local.base_offset == base else 0
+            size = plan.view.end_of(slot)
+            if at < size:
+                found.append(Reading(local, at, size))
+    return found
+
+
+def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> list[Segment]:
+    """Return the segments that are the archive's log from now on: as many of the store's as are uploaded,
+    then those that were there before. Both join, so that no record is there twice.
+    """
+    old = listed.current
+    known = {(each.base, each.source): each for each in old} | dict(ready)
+    new: list[Segment] = []
+    for each in plan.sealed:
+        segment = known.get((each.local.base_offset, each.source))
+        if segment is None:
+            break
+        new.append(segment._replace(until=None, retired=None))
+    while new and any(each.base < new[-1].end < each.end for each in old):
+        new.pop()
+    end = new[-1].end if new else plan.view.bases[0]
+    return new + [each for each in old if each.base >= end]
+
+
+def retired(
+    listed: SegmentList, current: Collection[Segment], plan: PartitionPlan, time: int
+) -> list[Segment]:
+    """Return all segments of the list: the current ones, and those that are in the log no more."""
+    kept = {(each.base, each.source, each.upload) for each in current}
+    gone = []
+    for each in listed.segments:
+        if each.until is not None:
+            gone.append(each)
+        elif (each.base, each.source, each.upload) not in kept:
+            why = "retention" if each.end <= plan.view.bases[0] else "replaced"
+            gone.append(each.retire(time, why))
+    return [*gone, *current]
+
+
+def _listed_end(listed: SegmentList) -> int:
+    current = listed.current
+    return current[-1].end if current else -1
+
+
+def _tail(view: LogView, listed: SegmentList, pieces: tuple[Piece, ...]) -> tuple[int, int]:
+    """Return the segment, by its base offset, and the byte in it from which on the archive lacks the log."""
+    end = _listed_end(listed)
+    if pieces and pieces[-1].base >= end:
+        return pieces[-1].base, pieces[-1].position + pieces[-1].length
+    return max(end, view.bases[0]), 0
+
+
+def _lost(view: LogView, pieces: tuple[Piece, ...], inodes: Mapping[int, int]) -> tuple[Piece, ...]:
+    """Return the pieces up to the last one whose file is in the log no more."""
+    there = {each.base_offset: each.identity[0] for each in view.segments if each.identity}
+    gone = [n for n, each in enumerate(pieces) if there.get(each.base, -1) != inodes.get(each.base, -2)]
+    return pieces[: gone[-1] + 1] if gone else ()
+
+
+def _size_behind(view: LogView, tail: tuple[int, int]) -> int:
+    base, position = tail
+    sizes = (view.end_of(slot) for slot, each in enumerate(view.bases) if each >= base)
+    return sum(sizes) - position

@@ -1,0 +1,86 @@
+"""`Retention`: which segments and topics go out of an archive. Only segments that the store's log has no more
+go by age and size; those that compaction replaced have a retention of their own.
+
+Nothing is on disk. Threads: the archiver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.partition_archive import PartitionArchive
+from segstore.archiving.segment_list import SegmentList
+from segstore.archiving.settings import ArchiveSettings
+from segstore.archiving.state import ArchiveState, Way
+
+EVERY = 60_000
+"""Ms between two looks."""
+
+
+class Retention:
+    """Looks from time to time."""
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        self._settings, self._due = settings, 0
+        self._every = min(
+            [EVERY, *(each for each in (settings.retention_ms, settings.replaced_retention_ms) if each >= 0)]
+        )
+
+    def is_due(self, time: int) -> bool:
+        """Return whether it is time to look; then the next look is due later."""
+        if time < self._due:
+            return False
+        self._due = time + self._every
+        return True
+
+    def forgotten(self, state: ArchiveState, time: int) -> list[tuple[str, str]]:
+        """Return the deleted topics that go out of the archive."""
+        if self._settings.retention_ms < 0:
+            return []
+        limit = time - self._settings.retention_ms
+        return [
+            key for key, each in state.topics.items() if each.deleted is not None and each.deleted < limit
+        ]
+
+    def kept_ways(self, ways: Iterable[Way], time: int) -> tuple[Way, ...]:
+        """Return the earlier ways of the archive that did not end before the retention."""
+        return tuple(each for each in ways if not 0 <= self._settings.retention_ms < time - each.until)
+
+    def dropped(
+        self,
+        partitions: Mapping[PartitionKey, PartitionArchive],
+        state: ArchiveState,
+        time: int,
+        forgotten: Collection[tuple[str, str]],
+    ) -> dict[PartitionKey, frozenset[str]]:
+        """Return the uploads of segments that go out of the archive, by partition; those of topics that are
+        `forgotten` go with these.
+        """
+        found = {}
+        for key, each in partitions.items():
+            if key[:2] in forgotten:
+                continue
+            had = state.partitions.get(key)
+            behind = sum(piece.length for piece in had.pieces) if had is not None else 0
+            if gone := self.dropped_of(each.listed, behind, time):
+                found[key] = gone
+        return found
+
+    def dropped_of(self, listed: SegmentList, behind: int, time: int) -> frozenset[str]:
+        """Return the uploads of a partition's segments that go; `behind` are the bytes of its pieces."""
+        settings, gone = self._settings, set()
+        left = behind + sum(each.size for each in listed.segments if each.retired != "replaced")
+        for each in listed.segments:
+            if each.until is None:
+                continue
+            if each.retired == "replaced":
+                if 0 <= settings.replaced_retention_ms < time - each.until:
+                    gone.add(each.upload)
+                continue
+            latest = each.max_timestamp if each.max_timestamp >= 0 else each.until
+            too_old = 0 <= settings.retention_ms < time - latest
+            if too_old or 0 <= settings.retention_bytes < left:
+                gone.add(each.upload)
+                left -= each.size
+        return frozenset(gone)

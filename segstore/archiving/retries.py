@@ -1,0 +1,59 @@
+"""`Retries`: a request to a file system that is made again while its error may pass, for a bounded time.
+
+Nothing on disk. Threads: any; `end` ends the waits of all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from segstore.threads import Latch
+from segstore.wire.backoff import Backoff
+
+T = TypeVar("T")
+LEAST_MS, MOST_MS = 100, 2_000
+LASTING = (
+    *("ACCESS_DENIED", "SIGNATURE_DOES_NOT_MATCH", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID"),
+    *("EXPIRED_TOKEN", "ExpiredToken", "MISSING_AUTHENTICATION_TOKEN", "UNRECOGNIZED_CLIENT"),
+    *("NO_SUCH_BUCKET", "ACCOUNT_PROBLEM", "OPT_IN_REQUIRED", "REQUEST_EXPIRED"),
+    *("HTTP status 401", "HTTP status 403", "AuthenticationFailed", "AuthorizationFailure"),
+    *("PERMISSION_DENIED", "UNAUTHENTICATED"),
+)
+"""What errors of pyarrow say of which a second try at once has the same: pyarrow gives neither class nor
+number for these."""
+_LASTING_TYPES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+
+class Retries:
+    """Makes requests again after errors that may pass (a server that is busy, or not reached) until
+    `patience` seconds have gone by since the first try.
+    """
+
+    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.patience, self._clock = patience, clock
+        self._ended = Latch()
+
+    def end(self) -> None:
+        """Wait no more: from now on, the first error of a request is its last."""
+        self._ended.open()
+
+    def run(self, request: Callable[[], T]) -> T:
+        """Return what a request returns. Raises its last error."""
+        until, backoff = self._clock() + self.patience, Backoff(LEAST_MS, MOST_MS)
+        while True:
+            try:
+                return request()
+            except OSError as error:
+                wait = backoff.failed()
+                if not may_pass(error) or self._clock() + wait > until or self._ended.wait(wait):
+                    raise
+
+
+def may_pass(error: OSError) -> bool:
+    """Return whether a request that has failed may succeed a moment later."""
+    if isinstance(error, _LASTING_TYPES):
+        return False
+    text = str(error)
+    return not any(each in text for each in LASTING)

@@ -1,0 +1,62 @@
+"""`salvage`: makes segments of pieces whose segment is in the store's log no more, so that they are kept.
+
+In the archive: a `.log` of each such segment, without indexes, from bytes that the archive has. Threads: any;
+functions without state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from typing_extensions import Buffer
+
+from segstore import names
+from segstore.archiving.claim import WritableObjects
+from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.stretches import crc_of
+from segstore.errors import CorruptArchiveError
+
+
+def salvage(
+    objects: WritableObjects,
+    key: PartitionKey,
+    pieces: tuple[Piece, ...],
+    begins: int,
+    name: Callable[[], str],
+    since: int,
+    time: int,
+) -> list[Segment]:
+    """Upload the segments that pieces are of, as far as they go; the store's log begins at offset `begins`
+    now. Raises ArchiveError, CorruptArchiveError.
+    """
+    made = []
+    for base, run in groupby(pieces, key=lambda each: each.base):
+        found = _Joined(objects, tuple(run))
+        latest = max(each.max_timestamp for each in found.pieces)
+        end = found.pieces[-1].end
+        segment = Segment(base, end, name(), {}, latest, since)
+        size = objects.write(segment.object(key, names.LOG), found)
+        why = "retention" if end <= begins else "replaced"
+        made.append(segment._replace(files={names.LOG: (size, found.crc)}).retire(time, why))
+    return made
+
+
+class _Joined:
+    def __init__(self, objects: WritableObjects, pieces: tuple[Piece, ...]) -> None:
+        self._objects, self.pieces = objects, pieces
+        self.crc = 0
+
+    def __iter__(self) -> Iterator[Buffer]:
+        crc = 0
+        for each in self.pieces:
+            try:
+                data = self._objects.read_range(each.object, each.at, each.length)
+            except FileNotFoundError:
+                raise CorruptArchiveError(each.object, "it is missing") from None
+            if len(data) < each.length or crc_of(data) != each.crc:
+                raise CorruptArchiveError(each.object, f"its bytes from {each.at} on are damaged or cut off")
+            crc = crc_of(data, crc)
+            yield data
+        self.crc = crc

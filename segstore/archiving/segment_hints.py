@@ -1,0 +1,120 @@
+"""`SegmentHints`: the indexes of an archived segment, read once, by which a reader finds its first byte.
+
+An index is a hint here as in a store: if its object is missing or damaged, one warning names the object, and
+the segment is read from its beginning. In the archive: only reads. Threads: one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from segstore import names
+from segstore._native import crc32c
+from segstore.archiving.chain import Objects
+from segstore.archiving.log_contents import Extent
+from segstore.archiving.object_names import PartitionKey
+from segstore.index.sparse import SealedOffsetIndex, SealedTimeIndex
+from segstore.logger import Logger
+
+log = Logger("segstore")
+
+SMALL = 1 << 20
+"""Bytes of a segment that is read from its beginning: an index would cost a request of its own."""
+KEPT = 64
+"""Segments whose indexes are kept."""
+
+
+class Hint(NamedTuple):
+    """A byte at which a batch begins, and the last offset of this batch."""
+
+    position: int
+    last_offset: int
+
+
+class SegmentHints:
+    """The indexes of the segments of one partition."""
+
+    def __init__(self, objects: Objects, key: PartitionKey) -> None:
+        self._objects, self._key = objects, key
+        self._offsets: dict[str, SealedOffsetIndex] = {}
+        self._times: dict[str, SealedTimeIndex] = {}
+
+    def position(self, extent: Extent, offset: int) -> Hint | None:
+        """Return the last batch known that ends at an offset or before it; None: begin at byte 0."""
+        if extent.segment is None or extent.length <= SMALL or offset <= extent.first:
+            return None
+        found = self._offset_index(extent).lookup(offset - extent.segment.base)
+        return None if found is None else Hint(found[1], extent.segment.base + found[0])
+
+    def position_for_time(self, extent: Extent, timestamp: int) -> Hint | None:
+        """Return a batch before which no batch has a timestamp of at least `timestamp` (ms)."""
+        if extent.segment is None or extent.length <= SMALL:
+            return None
+        found = self._time_index(extent).lookup(timestamp - 1)
+        return None if found is None else self.position(extent, extent.segment.base + found[1])
+
+    def end_position(self, extent: Extent, below: int) -> int:
+        """Return a byte behind all batches that begin below an offset."""
+        if below >= extent.end or extent.segment is None or extent.length <= SMALL:
+            return extent.length
+        index = self._offset_index(extent)
+        slot, last = 0, index.entries
+        while slot < last:  # the first entry that is not below
+            middle = (slot + last) // 2
+            if extent.segment.base + index.entry(middle)[0] < below:
+                slot = middle + 1
+            else:
+                last = middle
+        # That entry's batch may begin below; the batch of the entry after it does not.
+        return index.entry(slot + 1)[1] if slot + 1 < index.entries else extent.length
+
+    def edge(self, extent: Extent, offset: int) -> int:
+        """Return an offset at which a batch begins, the last one known that is not above `offset`."""
+        found = self.position(extent, offset - 1)
+        return extent.first if found is None else found.last_offset + 1
+
+    def distrust(self, extent: Extent) -> None:
+        """Use the offset index of a segment no more, because an entry points to no batch."""
+        assert extent.segment is not None
+        log.warning(
+            "%s: an entry points to no batch: the log is read from its beginning",
+            extent.segment.object(self._key, names.INDEX),
+        )
+        self._offsets[extent.object] = SealedOffsetIndex.of(b"")
+
+    def _offset_index(self, extent: Extent) -> SealedOffsetIndex:
+        found = self._offsets.get(extent.object)
+        if found is None:
+            found = SealedOffsetIndex.of(self._entries(extent, names.INDEX))
+            _keep(self._offsets, extent.object, found)
+        return found
+
+    def _time_index(self, extent: Extent) -> SealedTimeIndex:
+        found = self._times.get(extent.object)
+        if found is None:
+            found = SealedTimeIndex.of(self._entries(extent, names.TIME_INDEX))
+            _keep(self._times, extent.object, found)
+        return found
+
+    def _entries(self, extent: Extent, suffix: str) -> bytes:
+        """Return the content of an index, b"" for one that is missing or damaged."""
+        assert extent.segment is not None
+        listed = extent.segment.files.get(suffix)
+        if listed is None:
+            return b""
+        name = extent.segment.object(self._key, suffix)
+        try:
+            data = self._objects.read(name)
+        except FileNotFoundError:
+            log.warning("%s is missing: the log is read from its beginning", name)
+            return b""
+        if (len(data), crc32c(data)) != listed:
+            log.warning("%s is damaged: the log is read from its beginning", name)
+            return b""
+        return data
+
+
+def _keep(held: dict[str, SealedOffsetIndex] | dict[str, SealedTimeIndex], name: str, found: object) -> None:
+    while len(held) >= KEPT:
+        held.pop(next(iter(held)))
+    held[name] = found  # type: ignore[assignment]

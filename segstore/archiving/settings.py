@@ -1,0 +1,83 @@
+"""`ArchiveSettings`: the arguments of an archiver, checked. Nothing is on disk. Threads: any; values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from segstore import names
+from segstore.config import arguments
+from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.integers import INT64_MAX
+from segstore.storage.meta.topic_info import CLUSTER_METADATA, INTERNAL
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+GRACE_MS = 10 * 60 * 1000
+MOST_UPLOADS = 64
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """`topics`: names, None for all. Times in ms; -1 for `retention_ms` and `retention_bytes`: no limit."""
+
+    topics: frozenset[str] | None
+    interval_ms: int
+    retention_ms: int
+    retention_bytes: int
+    replaced_retention_ms: int
+    grace_ms: int
+    uploads: int
+
+    @property
+    def interval(self) -> float:
+        """Return the seconds from the begin of one tick to the next."""
+        return self.interval_ms / 1000
+
+    def has(self, topic: str) -> bool:
+        """Return whether a topic is archived. Internal topics always are, but for a cluster's metadata."""
+        if topic == CLUSTER_METADATA:
+            return False
+        return self.topics is None or topic in self.topics or topic in INTERNAL
+
+
+def checked(
+    topics: Iterable[str] | None,
+    interval_ms: Any,
+    retention_ms: Any,
+    retention_bytes: Any,
+    replaced_retention_ms: Any,
+    grace_ms: Any,
+    uploads: Any,
+) -> ArchiveSettings:
+    """Return the settings. Raises InvalidArgumentError, InvalidTypeError, InvalidTopicError."""
+    return ArchiveSettings(
+        _topics(topics),
+        arguments.whole("interval_ms", interval_ms, 1, arguments.MOST_MS),
+        _limit("retention_ms", retention_ms),
+        _limit("retention_bytes", retention_bytes),
+        _limit("replaced_retention_ms", replaced_retention_ms),
+        arguments.whole("grace_ms", grace_ms, 0, arguments.MOST_MS),
+        arguments.whole("uploads", uploads, 1, MOST_UPLOADS),
+    )
+
+
+def _limit(name: str, value: Any) -> int:
+    return arguments.whole(name, value, -1, INT64_MAX)
+
+
+def _topics(topics: Iterable[str] | None) -> frozenset[str] | None:
+    if topics is None:
+        return None
+    if isinstance(topics, str | bytes):
+        raise InvalidTypeError(f"topics={topics!r}: must be a list of names, or None for all topics")
+    try:
+        found = frozenset(topics)
+    except TypeError:
+        kind = type(topics).__name__
+        raise InvalidTypeError(f"topics must be a list of names or None, not {kind}") from None
+    for name in found:
+        names.check_topic(name)
+    if not found:
+        raise InvalidArgumentError("topics=[]: give at least one name, or None for all topics")
+    return found

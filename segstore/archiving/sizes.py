@@ -1,0 +1,32 @@
+"""`log_bytes`: how much an archive has, which is what a progress of `restore` is measured by.
+
+In the archive: only reads. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from segstore.archiving.chain import Objects, read_state
+from segstore.archiving.remote import RemoteFiles
+from segstore.archiving.segment_list import parse_segment_list
+from segstore.archiving.state import ArchivedPartition
+
+
+def log_bytes(uri: str, topics: Collection[str] | None = None) -> int:
+    """Return the bytes of the logs of an archive's newest state, of some topics or of all. Raises as
+    `read_state`.
+    """
+    objects = RemoteFiles(uri)
+    wanted = [
+        each for each in read_state(objects).partitions.values() if topics is None or each.key.topic in topics
+    ]
+    return sum(_of_partition(objects, each) for each in wanted)
+
+
+def _of_partition(objects: Objects, partition: ArchivedPartition) -> int:
+    pieces = sum(each.length for each in partition.pieces)
+    if partition.segments is None:
+        return pieces
+    listed = parse_segment_list(objects.read(partition.segments), partition.segments)
+    return pieces + sum(each.size for each in listed.current)

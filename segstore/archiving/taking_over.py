@@ -1,0 +1,152 @@
+"""`take_over`: an archiver claims an archive, and goes on from its newest state.
+
+In the archive: a claim, then a state of this claim, and lists of segments that differ from those before. On
+disk files are only read. Threads: one, and those of `Uploads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from segstore.archiving.chain import newest_state
+from segstore.archiving.claim import WritableObjects, check_claim, take_claim
+from segstore.archiving.committing import Commit
+from segstore.archiving.comparing import Compared, compare, lost
+from segstore.archiving.moment import Moments
+from segstore.archiving.object_names import STATE, Claim, CommitName, PartitionKey, upload
+from segstore.archiving.partition_archive import PartitionArchive
+from segstore.archiving.segment_list import SegmentList, parse_segment_list
+from segstore.archiving.state import ArchivedPartition, ArchiveState, Way, state_of
+from segstore.archiving.uploads import Uploads
+from segstore.errors import CorruptArchiveError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore.logger import Logger
+
+log = Logger("segstore")
+_TRIES = 3
+
+
+class TakenOver(NamedTuple):
+    """`state` is the one that was written; `went_other_ways` the partitions whose log lacks something."""
+
+    claim: Claim
+    state: ArchiveState
+    partitions: dict[PartitionKey, PartitionArchive]
+    went_other_ways: tuple[PartitionKey, ...]
+
+
+def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> TakenOver:
+    """Take an archive over, or begin it. Raises ArchiveError, ArchiveFencedError, OSError."""
+    claim = take_claim(objects)
+    before = _read(objects)
+    check_claim(objects, claim)
+    moment = moments.take()
+    if before is None:
+        before = ArchiveState(CommitName(claim, 0, STATE), 0)
+    listed = read_lists(objects, before, uploads)
+    compared = {
+        key: found
+        for key in before.partitions
+        if key in moment.ends and (found := _compared(moments, before.partitions[key], listed.get(key)))
+    }
+    written = _with_lists(objects, claim, before, listed, compared, uploads)
+    name = CommitName(claim, before.name.sequence + 1, STATE)
+    time = max(before.time, moment.time)
+    commit = Commit(name, time)
+    cut = tuple(key for key, each in compared.items() if each.is_cut)
+    commit.ways = before.ways + ((Way(time, before.name.claim),) if cut else ())
+    commit.topics, commit.files = list(before.topics.values()), before.files
+    for each in written.values():
+        commit.partition(each, each.pieces, 0)
+    body = commit.body()
+    objects.write(str(name), body)
+    check_claim(objects, claim)
+    for key in cut:
+        _warn(key, before.partitions[key], compared[key])
+    state = state_of(commit.header, name, body.pieces_at)
+    lists = listed | {key: each.listed for key, each in compared.items()}
+    partitions = {
+        key: PartitionArchive(
+            key,
+            lists.get(key, SegmentList(key)),
+            inodes=dict(compared[key].inodes) if key in compared else {},
+        )
+        for key in state.partitions
+    }
+    return TakenOver(claim, state, partitions, cut)
+
+
+def _read(objects: WritableObjects) -> ArchiveState | None:
+    """Return the newest state; another archiver may delete objects that it has replaced meanwhile."""
+    for _ in range(_TRIES - 1):
+        try:
+            return newest_state(objects)
+        except (CorruptArchiveError, FileNotFoundError):
+            continue
+    return newest_state(objects)
+
+
+def read_lists(
+    objects: WritableObjects, state: ArchiveState, uploads: Uploads
+) -> dict[PartitionKey, SegmentList]:
+    """Return the lists of segments of all partitions, but those that are damaged. Raises ArchiveError."""
+    found = {key: SegmentList(key) for key, each in state.partitions.items() if each.segments is None}
+    named = [(key, each.segments) for key, each in state.partitions.items() if each.segments is not None]
+    read = uploads.run([partial(_read_list, objects, name) for _, name in named])
+    return found | {key: each for (key, _), each in zip(named, read, strict=True) if each is not None}
+
+
+def _read_list(objects: WritableObjects, name: str) -> SegmentList | None:
+    """Return a list, None if it is damaged or missing: then the partition is archived anew."""
+    try:
+        return parse_segment_list(objects.read(name), name)
+    except FileNotFoundError:
+        log.warning("%s: %s is missing: the partition is archived anew", objects.uri, name)
+    except CorruptArchiveError as error:
+        log.warning("%s: the partition is archived anew: %s", objects.uri, error)
+    return None
+
+
+def _compared(moments: Moments, partition: ArchivedPartition, listed: SegmentList | None) -> Compared | None:
+    key = partition.key
+    try:
+        view = moments.follower(key).written()
+        if listed is None:
+            return lost(partition, view)
+        info = moments.info(key)
+        compacted = info.gapped or bool(dict(info.compacted).get(key.partition))
+        epochs = moments.epochs(key)
+        return compare(moments.files, partition, listed, view, epochs, compacted)
+    except (StoreClosedError, UnknownTopicOrPartitionError):  # it was deleted just now
+        return None
+
+
+def _with_lists(
+    objects: WritableObjects,
+    claim: Claim,
+    before: ArchiveState,
+    listed: Mapping[PartitionKey, SegmentList],
+    compared: Mapping[PartitionKey, Compared],
+    uploads: Uploads,
+) -> dict[PartitionKey, ArchivedPartition]:
+    """Write the lists that have changed; return all partitions, with their lists' names."""
+    found = dict(before.partitions)
+    changed: list[tuple[str, PartitionKey, Compared]] = []
+    for key, each in compared.items():
+        found[key] = each.partition
+        if each.listed is not listed.get(key):
+            changed.append((each.listed.object(upload(claim, len(changed))), key, each))
+    uploads.run([partial(objects.write, name, [each.listed.to_bytes()]) for name, _, each in changed])
+    for name, key, each in changed:
+        found[key] = replace(each.partition, segments=name)
+    return found
+
+
+def _warn(key: PartitionKey, before: ArchivedPartition, found: Compared) -> None:
+    log.warning(
+        "%s: the archive had offsets up to %d, and the store's log is another one from offset %d on: what the"
+        " archive had before is kept as an earlier way",
+        *(key, before.end, found.common),
+    )

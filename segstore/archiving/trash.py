@@ -1,0 +1,120 @@
+"""`Trash`: objects of an archive that nothing needs any more, until they are deleted.
+
+An object is deleted once nothing has needed it for the grace time, so that who reads an older state still
+finds it; and after a look at the claims, since another archiver may go on from an older state. What killed
+archivers left is found by a list of all objects, at the start and once a day. In the archive: only deletes.
+Threads: the archiver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic
+from typing import NamedTuple
+
+from segstore.archiving.chain import newest_of
+from segstore.archiving.claim import WritableObjects, check_claim
+from segstore.archiving.counts import Counts
+from segstore.archiving.object_names import (
+    CLAIMS,
+    COMMIT,
+    COMMITS,
+    SEGMENT_SUFFIXES,
+    TOPICS,
+    Claim,
+    CommitName,
+    PartitionKey,
+    claim_object,
+    commits_of,
+)
+from segstore.archiving.pieces import Segment
+from segstore.archiving.segment_list import SegmentList, parse_segment_list
+from segstore.archiving.state import ArchiveState, Way
+from segstore.errors import CorruptArchiveError
+
+FULL_LIST = 24 * 3600.0
+"""Seconds between two lists of all objects."""
+MOST_AT_ONCE = 1000
+
+
+class Trash:
+    """`add` takes objects in, `sweep` deletes those that are due. Times are ms."""
+
+    def __init__(self, objects: WritableObjects, claim: Claim, grace_ms: int, counts: Counts) -> None:
+        self._objects, self._claim, self._grace, self._counts = objects, claim, grace_ms, counts
+        self._since: dict[str, int] = {}
+        self._next_list = monotonic()
+
+    def add(self, found: Iterable[str], time: int) -> None:
+        """Take objects that nothing needs from a time on."""
+        for name in found:
+            self._since.setdefault(name, time)
+
+    @property
+    def wants_list(self) -> bool:
+        """Return whether all objects are to be listed; then that is so again after a day."""
+        if monotonic() < self._next_list:
+            return False
+        self._next_list = monotonic() + FULL_LIST
+        return True
+
+    def sweep(self, time: int) -> int:
+        """Delete what is due; return how many objects. Raises ArchiveError, ArchiveFencedError."""
+        due = [name for name, since in self._since.items() if time - since >= self._grace][:MOST_AT_ONCE]
+        if not due:
+            return 0
+        check_claim(self._objects, self._claim)
+        self._objects.delete(due)
+        for name in due:
+            del self._since[name]
+        self._counts.deleted += len(due)
+        return len(due)
+
+
+def segment_objects(key: PartitionKey, segment: Segment) -> list[str]:
+    """Return the names of a segment's objects."""
+    return [segment.object(key, suffix) for suffix in SEGMENT_SUFFIXES if suffix in segment.files]
+
+
+def needed_by(state: ArchiveState, lists: Iterable[SegmentList]) -> set[str]:
+    """Return all objects that a state names, with those of its lists."""
+    found = {piece.object for each in state.partitions.values() for piece in each.pieces}
+    found |= {each.segments for each in state.partitions.values() if each.segments is not None}
+    for listed in lists:
+        for segment in listed.segments:
+            found.update(segment_objects(listed.key, segment))
+    return found
+
+
+class Listed(NamedTuple):
+    """The names of all objects that were `found`, and of those that earlier ways need."""
+
+    found: set[str]
+    of_ways: set[str]
+
+
+def list_all(objects: WritableObjects, ways: Iterable[Way]) -> Listed:
+    """List all objects of an archive. Raises ArchiveError, CorruptArchiveError if it can't be told what an
+    earlier way needs.
+    """
+    found = {name for prefix in (CLAIMS, COMMITS, TOPICS) for name in objects.list(prefix)}
+    return Listed(found, {name for way in ways for name in _needed_by_way(objects, way, found)})
+
+
+def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[str]:
+    prefix = commits_of(way.claim)
+    needed = {name for name in found if name.startswith(prefix)}
+    earlier = newest_of(objects, way.claim)
+    if earlier is None:
+        raise CorruptArchiveError(prefix, "what the archive had on an earlier way is missing")
+    named = [each.segments for each in earlier.partitions.values() if each.segments is not None]
+    return needed | needed_by(earlier, [parse_segment_list(objects.read(name), name) for name in named])
+
+
+def own_objects(claim: Claim, state: ArchiveState, last_state: CommitName) -> set[str]:
+    """Return the claim, and the commits from its last state on."""
+    names = {
+        str(CommitName(claim, number, COMMIT))
+        for number in range(last_state.sequence, state.name.sequence + 1)
+    }
+    return names | {claim_object(claim), str(last_state)}

@@ -1,0 +1,170 @@
+"""`Uploads`: calls made by a few threads; `upload_segment`: brings a sealed segment into an archive.
+
+In the archive: `.log`, `.index`, `.timeindex`, `.txnindex` and `.snapshot` of a segment, under names that
+were never used before. On disk files are only read. Threads: `run` and `begin` by one, the archiver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from typing_extensions import Buffer
+
+from segstore import names
+from segstore.archiving.claim import WritableObjects
+from segstore.archiving.object_names import SEGMENT_SUFFIXES, PartitionKey
+from segstore.archiving.pieces import Segment
+from segstore.archiving.stretches import STEP, LogFile, crc_of
+from segstore.errors import ArchiveError, StoreClosedError
+from segstore.files import Files
+from segstore.storage.segment.segment import Segment as LocalSegment
+from segstore.threads import Background
+
+T = TypeVar("T")
+
+
+class Done(NamedTuple, Generic[T]):
+    """What a call gave: its number among those of one `run`, and the result, or the error."""
+
+    number: int
+    result: T | None
+    error: BaseException | None
+
+
+class _Asked(NamedTuple):
+    number: int
+    call: Callable[[], Any]
+    told: SimpleQueue[Done[Any]]
+
+
+class Uploads:
+    """Threads that make calls; they are started as calls come."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._threads: list[Background] = []
+        self._over = False
+
+    def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Make all calls, and return their results in order; raises the first error once all have ended."""
+        if len(calls) == 1:
+            return [calls[0]()]
+        told: SimpleQueue[Done[T]] = SimpleQueue()
+        for number, call in enumerate(calls):
+            self.begin(number, call, told)
+        found = sorted((told.get() for _ in calls), key=lambda each: each.number)
+        for each in found:
+            if each.error is not None:
+                raise each.error
+        return [each.result for each in found]  # type: ignore[misc]
+
+    def begin(self, number: int, call: Callable[[], T], told: SimpleQueue[Done[T]]) -> None:
+        """Have a call made; what it gave is put into `told`."""
+        if len(self._threads) < self._most:
+            thread = Background(self._run, self._name)
+            self._threads.append(thread)
+            thread.start()
+        self._asked.put(_Asked(number, call, told))
+
+    def close(self) -> None:
+        """End the threads; calls that have not begun fail with StoreClosedError."""
+        self._over = True
+        for _ in self._threads:
+            self._asked.put(None)
+        for each in self._threads:
+            each.join()
+        try:
+            while True:
+                if (asked := self._asked.get_nowait()) is not None:
+                    asked.told.put(Done(asked.number, None, StoreClosedError("the archiver has ended")))
+        except Empty:
+            return
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            try:
+                if self._over:
+                    raise StoreClosedError("the archiver has ended")
+                done = Done(asked.number, asked.call(), None)
+            except BaseException as error:  # raised in the archiver's thread
+                done = Done(asked.number, None, error)
+            asked.told.put(done)
+            del asked, done
+
+
+class Sealed(NamedTuple):
+    """A segment that is to be uploaded: offsets below `end`, the first `size` bytes of its log."""
+
+    key: PartitionKey
+    local: LocalSegment
+    end: int
+    size: int
+
+    @property
+    def source(self) -> tuple[int, int]:
+        """See `pieces.Segment`."""
+        inode, _, modified = self.local.identity
+        return inode, modified
+
+    @property
+    def mark(self) -> tuple[PartitionKey, int, tuple[int, int]]:
+        """Return what no other file of a log has."""
+        return self.key, self.local.base_offset, self.source
+
+
+class _LogParts:
+    """The bytes of a log, as often as they are asked for; `crc` is that of the last time."""
+
+    def __init__(self, log: LogFile, size: int) -> None:
+        self._log, self._size = log, size
+        self.crc = 0
+
+    def __iter__(self) -> Iterator[Buffer]:
+        at, crc = 0, 0
+        while at < self._size:
+            data = self._log.files.pread(self._log.handle, min(STEP, self._size - at), at)
+            if not data:
+                raise FileNotFoundError(2, "cut off meanwhile", self._log.path)
+            crc, at = crc_of(data, crc), at + len(data)
+            yield data
+        self.crc = crc
+
+
+def upload_segment(
+    objects: WritableObjects, files: Files, sealed: Sealed, upload: str, since: int
+) -> Segment:
+    """Upload all files of a segment; return its entry. Raises ArchiveError; FileNotFoundError if compaction
+    or retention has removed the segment.
+    """
+    local = sealed.local
+    log = LogFile(files, local.handle, local.path)
+    others = {suffix: _content(files, local.file(suffix)) for suffix in SEGMENT_SUFFIXES[1:]}
+    latest = local.largest_timestamp(sealed.size, sealed.end)
+    if files.identity(local.path) != local.identity:
+        raise FileNotFoundError(2, "The segment was replaced", local.path)
+    parts = _LogParts(log, sealed.size)
+    made = Segment(
+        local.base_offset, sealed.end, upload, {}, -1 if latest is None else latest, since,
+        source=sealed.source,
+    )  # fmt: skip
+    written = objects.write(made.object(sealed.key, names.LOG), parts)
+    if written != sealed.size:
+        raise ArchiveError(
+            f"{objects.uri}: {made.object(sealed.key, names.LOG)}: {written} bytes were written"
+        )
+    found = {names.LOG: (sealed.size, parts.crc)}
+    for suffix, data in others.items():
+        if data is not None:
+            objects.write(made.object(sealed.key, suffix), [data])
+            found[suffix] = (len(data), crc_of(data))
+    return made._replace(files=found)
+
+
+def _content(files: Files, path: str) -> bytes | None:
+    try:
+        return files.read_file(path)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,128 @@
+"""`ArchivePlace`: the archive that a query reads, by the options path, archive and archiveFilesystem.
+
+Its URI may have secrets, which neither messages nor a `repr` show. In the archive: nothing. Threads: any;
+values that do not change.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from segstore.archiving.object_names import CLAIMS
+from segstore.config import arguments
+from segstore.errors import ConfigError, InvalidArgumentError
+from segstore.files import Files
+
+if TYPE_CHECKING:
+    from segstore.archiving.archived_log import ArchivedLog
+    from segstore.archiving.archived_logs import ArchivedLogs
+    from segstore.archiving.log_contents import LogContents
+
+FILESYSTEM = "archiveFilesystem"
+_SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_FILE = re.compile(r"^file:(//)?(?=/)")
+_OPENER = re.compile(r"[\w.]+:\w+")
+_SECRETS = re.compile(r"(?<=://)[^/?]*@|\?.*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ArchivePlace:
+    """The archive at `uri`; `opener` names the function of the option archiveFilesystem, None without it."""
+
+    uri: str = field(repr=False)
+    opener: str | None = None
+
+    def __str__(self) -> str:
+        return shown_uri(self.uri)
+
+    def open(self) -> ArchivedLogs:
+        """Return the logs of the archive's newest state. Raises ConfigError, ArchiveError."""
+        from segstore.archiving.archived_logs import ArchivedLogs
+
+        try:
+            return ArchivedLogs(*self._opened())
+        except InvalidArgumentError as error:
+            raise ConfigError(f"the archive {self}: {error}") from None
+
+    def log(self, contents: LogContents) -> ArchivedLog:
+        """Return a log whose contents were looked up before; bytes are read ahead. Errors as `open`."""
+        from segstore.archiving.archived_logs import open_log
+
+        uri, *filesystem = self._opened()
+        return open_log(uri, contents, *filesystem)
+
+    def _opened(self) -> tuple[Any, ...]:
+        """Return the arguments of `RemoteFiles`: the URI, or a path within a file system, and that."""
+        if self.opener is None:
+            return (self.uri,)
+        found = _function(self.opener)(self.uri)
+        if not isinstance(found, tuple) or len(found) != 2 or not hasattr(found[0], "open_input_file"):
+            raise ConfigError(
+                f"option {FILESYSTEM}={self.opener!r}: it returned {type(found).__name__}: must be a file "
+                "system of pyarrow.fs and the path of the archive in it, as FileSystem.from_uri returns"
+            )
+        return found[1], found[0]
+
+
+def _function(opener: str) -> Any:
+    module, _, name = opener.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"option {FILESYSTEM}={opener!r}: must be module:function, which driver and tasks import: {error}"
+        ) from None
+
+
+def shown_uri(uri: str) -> str:
+    """Return a URI without user, password and query."""
+    return _SECRETS.sub("", uri)
+
+
+def is_archive_uri(path: str) -> bool:
+    """Return whether a path is a URI of another file system than the local one."""
+    return _SCHEME.match(path) is not None
+
+
+def absolute(option: str, given: str) -> str:
+    """Return the URI of an archive, or the absolute path of its directory. Raises ConfigError."""
+    if is_archive_uri(given):
+        return given
+    try:
+        return arguments.path(f"option {option}", _FILE.sub("", given))
+    except InvalidArgumentError as error:
+        raise ConfigError(str(error)) from None
+
+
+def is_archive(path: str) -> bool:
+    """Return whether a path is that of an archive: another file system's, or a directory with claims."""
+    if not path or is_archive_uri(path):
+        return bool(path)
+    try:
+        return Files().exists(f"{absolute('path', path)}/{CLAIMS.rstrip('/')}")
+    except (ConfigError, OSError):
+        return False  # the store says what is wrong with the path
+
+
+def archive_place(options: Mapping[str, str]) -> tuple[ArchivePlace | None, bool]:
+    """Return the archive that options name, by their names in lower case, and whether there is no live store
+    beside it. Raises ConfigError.
+    """
+    path, beside, opener = (options.get(name) for name in ("path", "archive", FILESYSTEM.lower()))
+    if opener is not None and not _OPENER.fullmatch(opener):
+        raise ConfigError(f"option {FILESYSTEM}={opener!r}: must be module:function")
+    alone = is_archive(path or "") or (opener is not None and beside is None)
+    if not alone and beside is None:
+        return None, False
+    if alone and beside is not None:
+        raise ConfigError(
+            f"option archive={shown_uri(beside)!r}: option path names an archive too; it must be the "
+            "directory of the live store, or option archive is left out"
+        )
+    if alone:
+        return ArchivePlace(absolute("path", path or ""), opener), True
+    return ArchivePlace(absolute("archive", beside or ""), opener), False

@@ -1,0 +1,84 @@
+"""`segstore.archive`: what it tells as archived is in the archive, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+from archive_oracle import check_archive
+
+import segstore
+from segstore.archiving.archive import opened
+from segstore.archiving.remote import RemoteFiles
+from segstore.errors import ArchiveFencedError, InvalidArgumentError, InvalidTypeError
+
+SMALL = {"segment.bytes": 4096}
+WAIT_MS = 30_000
+
+
+def fill(log, count, size=100):
+    for number in range(count):
+        log.append(value=bytes([number % 256]) * size)
+
+
+def test_a_store_is_archived_while_it_is_written(tmp_path):
+    base = RemoteFiles(str(tmp_path / "archive"))
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("plain", partitions=2)
+        store.create_topic("rolling", config=SMALL)
+        fill(store.partition("rolling", 0), 200)
+        with segstore.archive(store, tmp_path / "archive", interval_ms=1) as archive:
+            assert archive.wait_archived(WAIT_MS)
+            check_archive(base, tmp_path / "store")
+            for number in range(100):
+                fill(store.partition("rolling", 0), 1 + number % 7)
+                fill(store.partition("plain", number % 2), 1)
+                assert archive.wait_archived(WAIT_MS)
+                assert archive.total_lag().records == 0
+            assert archive.error is None
+            check_archive(base, tmp_path / "store")
+            assert archive.counts.states > 1  # so that pieces were merged
+
+
+def test_an_archiver_goes_on_from_what_is_there(tmp_path):
+    base = RemoteFiles(str(tmp_path / "archive"))
+    with segstore.open(tmp_path / "store") as store:
+        log = store.create_topic("t", config=SMALL) and store.partition("t", 0)
+        for _ in range(5):
+            fill(log, 30)
+            with opened(store, tmp_path / "archive") as archive:
+                archive.run_once()
+                written = archive.counts.bytes
+            check_archive(base, tmp_path / "store")
+        assert written < 3 * 4096 + 6000  # what was there before was not uploaded again
+        with opened(tmp_path / "store", tmp_path / "archive") as archive:
+            archive.run_once()
+            assert archive.counts.commits == 0
+
+
+def test_the_later_archiver_has_the_archive(tmp_path):
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t")
+        with segstore.archive(store, tmp_path / "archive") as first:
+            assert first.wait_archived(WAIT_MS)
+            with segstore.archive(store, tmp_path / "archive") as second:
+                assert second.wait_archived(WAIT_MS)
+                with pytest.raises(ArchiveFencedError):
+                    first.wait_archived(WAIT_MS)
+                assert isinstance(first.error, ArchiveFencedError)
+                assert second.error is None
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"interval_ms": 0}, InvalidArgumentError),
+        ({"topics": "t"}, InvalidTypeError),
+        ({"topics": []}, InvalidArgumentError),
+        ({"topics": 5}, InvalidTypeError),
+        ({"retention_ms": -2}, InvalidArgumentError),
+        ({"uploads": 0}, InvalidArgumentError),
+    ],
+    ids=str,
+)
+def test_arguments_are_checked(tmp_path, given, error):
+    with segstore.open(tmp_path / "store") as store, pytest.raises(error):
+        segstore.archive(store, tmp_path / "archive", **given)
