@@ -89,6 +89,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("mirror_to", "MirrorTo", "SentPartition"),
     ),
     "Standbys": ("follow", "Standby", "promote", "unfence", "cut_records", "CutRecord"),
+    "Archives": ("archive", "Archive"),
     "Administration": (
         *("AdminClient", "KafkaAdminClient", "NewTopic", "NewPartitions"),
         *("ConfigResource", "ConfigResourceType", "Groups", "Reset"),

@@ -7,8 +7,9 @@ from archive_oracle import check_archive
 
 import segstore
 from segstore.archiving.archive import opened
+from segstore.archiving.chain import read_state
 from segstore.archiving.remote import RemoteFiles
-from segstore.errors import ArchiveFencedError, InvalidArgumentError, InvalidTypeError
+from segstore.errors import ArchiveFencedError, InvalidArgumentError, InvalidTypeError, StoreClosedError
 
 SMALL = {"segment.bytes": 4096}
 WAIT_MS = 30_000
@@ -82,3 +83,57 @@ def test_the_later_archiver_has_the_archive(tmp_path):
 def test_arguments_are_checked(tmp_path, given, error):
     with segstore.open(tmp_path / "store") as store, pytest.raises(error):
         segstore.archive(store, tmp_path / "archive", **given)
+
+
+def test_metrics_are_beside_those_of_the_store(tmp_path):
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t")
+        with segstore.archive(store, tmp_path / "archive", interval_ms=100_000) as archive:
+            assert archive.total_lag().records <= 0
+            assert archive.wait_archived(WAIT_MS)
+            fill(store.partition("t", 0), 3)
+            lag = archive.total_lag()
+            assert (lag.records, lag.bytes > 300) == (3, True)
+            values = {metric[1]: rows[0].value for metric, _, rows in store._all_families() if rows}
+            assert values["segstore_archive_lag_records"] == 3
+            assert values["segstore_archive_up"] == 1
+            assert values["segstore_archive_commits_total"] >= 1
+            assert archive.lag()["t", 0] == archive.total_lag()
+        assert not [metric for metric, _, _ in store._all_families() if "archive" in metric[1]]
+
+
+def test_a_replicated_store_is_refused_by_name(tmp_path):
+    with (
+        segstore.open_replicated([tmp_path / "a", tmp_path / "b", tmp_path / "c"]) as store,
+        pytest.raises(InvalidTypeError, match="several directories"),
+    ):
+        segstore.archive(store, tmp_path / "archive")
+
+
+def test_a_directory_of_a_replicated_store(tmp_path):
+    base = RemoteFiles(str(tmp_path / "archive"))
+    with segstore.open_replicated([tmp_path / "a", tmp_path / "b", tmp_path / "c"]) as store:
+        store.create_topic("t", replication_factor=3, config=SMALL)
+        for _ in range(5):
+            fill(store.partition("t", 0), 10)
+            with opened(tmp_path / "b", tmp_path / "archive") as archive:
+                archive.run_once()
+                assert archive.counts.ways == 0
+    with opened(tmp_path / "b", tmp_path / "archive") as archive:
+        archive.run_once()
+        assert archive.counts.ways == 0
+    state = read_state(base)
+    assert state.topic("t") is not None
+    found = next(each for key, each in state.partitions.items() if key.topic == "t")
+    assert found.end == 50
+
+
+def test_a_closed_archive(tmp_path):
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t")
+        archive = segstore.archive(store, tmp_path / "archive")
+        archive.close()
+        archive.close()
+        with pytest.raises(StoreClosedError):
+            archive.wait_archived(WAIT_MS)
+        opened(store, tmp_path / "archive").close()
