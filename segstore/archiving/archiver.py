@@ -43,6 +43,7 @@ from segstore.archiving.trash import Listed, Trash, list_all, needed_by, own_obj
 from segstore.archiving.uploads import Done, Sealed, Uploads, upload_segment
 from segstore.errors import (
     ArchiveError,
+    ArchiveFencedError,
     SegstoreError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
@@ -103,6 +104,8 @@ class Archiver:
         self._last_state = self.state.name
         self._commit_names: set[str] = {str(self.state.name)}
         self._of_ways: set[str] = set()
+        self.is_uncertain = False
+        """Whether a commit may be there or not: then the archive is to be taken over anew."""
         self.carried: Moment | None = None
         """The moment up to which everything is in the archive; None before the first tick."""
         self.problems: dict[PartitionKey, str] = {}
@@ -125,7 +128,7 @@ class Archiver:
                 moment = self._carry(look)
                 break
             except FileNotFoundError:  # compaction or retention has just removed a segment
-                if not left:
+                if not left or self.is_uncertain:
                     raise
         self.carried = moment
         self._clean(moment)
@@ -343,14 +346,17 @@ class Archiver:
     def _write(self, commit: Commit, draft: Draft, is_state: bool) -> None:
         """Write a commit, look whether the claim still holds, and note what the archive has now."""
         body, name = commit.body(), str(commit.name)
+        self.is_uncertain = True
         while True:
             try:
-                self._objects.write(name, body)
+                self._objects.write(name, body)  # again, after a lost answer: the same bytes
+                self._check()
                 break
+            except ArchiveFencedError:
+                raise
             except ArchiveError as error:
                 if not self._again(error):
                     raise
-        self._check()
         before = self.state.partitions
         if is_state:
             self.state = state_of(commit.header, commit.name, body.pieces_at)
@@ -362,6 +368,7 @@ class Archiver:
         self._commits = 0 if is_state else self._commits + 1
         self._commit_names.add(name)
         self._note(draft, before, commit)
+        self.is_uncertain = False
         if is_state:
             self._last_state = commit.name
             self._throw_old_commits(commit.time)

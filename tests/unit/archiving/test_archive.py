@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 from archive_oracle import check_archive
+from struck_objects import AFTER, BEFORE, StruckObjects, refused
 
 import segstore
-from segstore.archiving.archive import opened
+from segstore.archiving.archive import Archive, opened
 from segstore.archiving.chain import read_state
 from segstore.archiving.remote import RemoteFiles
+from segstore.archiving.settings import checked
 from segstore.errors import ArchiveFencedError, InvalidArgumentError, InvalidTypeError, StoreClosedError
+from segstore.storage.store import store as storage
+from segstore.wire.backoff import Backoff
 
 SMALL = {"segment.bytes": 4096}
 WAIT_MS = 30_000
@@ -137,3 +141,27 @@ def test_a_closed_archive(tmp_path):
         with pytest.raises(StoreClosedError):
             archive.wait_archived(WAIT_MS)
         opened(store, tmp_path / "archive").close()
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+def test_an_archive_goes_on_behind_any_error_of_its_objects(tmp_path, when):
+    base = RemoteFiles(str(tmp_path / "archive"))
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t", config=SMALL)
+        objects = StruckObjects(base, 0, when, refused, dead=False)
+        held = storage.open(tmp_path / "store", "r")
+        archive = Archive(held, objects, checked(None, 1, -1, -1, -1, 0, 2))
+        archive._backoff = Backoff(1, 1)
+        with archive:
+            archive.start()
+            for number in range(60):
+                fill(store.partition("t", 0), 5)
+                objects.at = objects.calls + number % 9
+                assert archive.wait_archived(WAIT_MS)
+                (found,) = read_state(base).partitions.values()
+                assert found.end == 5 + number * 5
+            assert archive.counts.errors > 10
+            objects.at = -1
+            assert archive.wait_archived(WAIT_MS)
+            assert len(base.list("claims/")) < 12
+        check_archive(base, tmp_path / "store")
