@@ -20,10 +20,12 @@ from segstore.archiving.committing import Commit
 from segstore.archiving.comparing import same_epochs_end
 from segstore.archiving.counts import Counts
 from segstore.archiving.draft import Carried, Draft, NewList
+from segstore.archiving.flights import Flights
 from segstore.archiving.moment import Moment, Moments
 from segstore.archiving.object_names import (
     COMMIT,
     STATE,
+    Claim,
     CommitName,
     PartitionKey,
     parse_claim_object,
@@ -31,7 +33,6 @@ from segstore.archiving.object_names import (
     upload,
 )
 from segstore.archiving.partition_archive import PartitionArchive
-from segstore.archiving.pieces import Segment
 from segstore.archiving.plan import PartitionPlan, current_segments, plan_partition, retired
 from segstore.archiving.retention import Retention
 from segstore.archiving.salvage import salvage
@@ -44,7 +45,6 @@ from segstore.archiving.uploads import Done, Sealed, Uploads, upload_segment
 from segstore.errors import (
     ArchiveError,
     ArchiveFencedError,
-    SegstoreError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
 )
@@ -60,8 +60,6 @@ _LOOK = 10.0
 """Seconds between two looks at the claims while nothing changes."""
 _TRIES = 100
 _STARTS = 1000
-
-_Flown = SimpleQueue[Done[Segment]]
 
 
 class WentAnotherWayError(ArchiveError):
@@ -96,9 +94,8 @@ class Archiver:
         self._numbers = 0
         self._commits = 0
         self._looked = monotonic()
-        self._flown: _Flown = SimpleQueue()
         self._listed: SimpleQueue[Done[Listed]] = SimpleQueue()
-        self._flights: dict[int, tuple[Sealed, str]] = {}
+        self.flights = Flights(objects, moments.files, self._beside, counts)
         self._trash = Trash(objects, self.claim, settings.grace_ms, counts)
         self._retention = Retention(settings)
         self._last_state = self.state.name
@@ -122,7 +119,7 @@ class Archiver:
         """Carry what the store has at a moment behind the call; with `look` the claims are looked at in any
         case. Raises ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
         """
-        self._land()
+        self.flights.land(self.partitions)
         for left in reversed(range(_TRIES)):
             try:
                 moment = self._carry(look)
@@ -242,30 +239,7 @@ class Archiver:
             for each in plan.later:
                 number = self._number()
                 name = upload(self.claim, number)
-                self._flights[number] = each, name
-                self.partitions[each.key].flying.add((each.local.base_offset, each.source))
-                call = partial(upload_segment, self._objects, self._moments.files, each, name, time)
-                self._beside.begin(number, call, self._flown)
-
-    def _land(self) -> None:
-        """Take the uploads that have ended; one that has failed begins anew at a later tick."""
-        while True:
-            try:
-                done = self._flown.get_nowait()
-            except Empty:
-                return
-            sealed, _ = self._flights.pop(done.number)
-            each = self.partitions.get(sealed.key)
-            if each is None:
-                continue
-            each.flying.discard((sealed.local.base_offset, sealed.source))
-            if done.result is not None:
-                each.ready[done.result.base, done.result.source] = done.result
-                self._counts.segments += 1
-            elif done.error is not None:
-                each.ends = None  # the next tick looks at the partition again
-                if not isinstance(done.error, SegstoreError | OSError):
-                    raise done.error
+                self.flights.begin(number, name, each, self.partitions[each.key], time)
 
     # --- a commit ---------------------------------------------------------------------------------
 
@@ -440,19 +414,24 @@ class Archiver:
         lists = (each.listed for each in self.partitions.values())
         needed = self._of_ways | needed_by(self.state, lists)
         needed |= own_objects(self.claim, self.state, self._last_state)
-        self._trash.add((name for name in done.result.found - needed if not self._is_live(name)), time)
+        claim, live = self.claim, self._live()
+        self._trash.add(
+            (name for name in done.result.found - needed if not _is_live(name, claim, live)), time
+        )
 
-    def _is_live(self, name: str) -> bool:
-        """Return whether an object is of an upload that is under way, or will be listed soon; or of a claim
-        above this one.
-        """
-        claim = parse_claim_object(name)
-        if claim is not None:
-            return claim >= self.claim
-        found = parse_partition_object(name)
-        live = {each for _, each in self._flights.values()}
-        live |= {one.upload for each in self.partitions.values() for one in each.ready.values()}
-        return found is not None and found.upload in live
+    def _live(self) -> set[str]:
+        """Return the uploads that are under way, or will be listed soon."""
+        ready = {one.upload for each in self.partitions.values() for one in each.ready.values()}
+        return ready | self.flights.names
+
+
+def _is_live(name: str, claim: Claim, uploads: set[str]) -> bool:
+    """Return whether an object is of one of these uploads, or of a claim that is not below this one."""
+    claimed = parse_claim_object(name)
+    if claimed is not None:
+        return claimed >= claim
+    found = parse_partition_object(name)
+    return found is not None and found.upload in uploads
 
 
 def _is_advanced(plan: PartitionPlan, uploaded: list[Sealed]) -> bool:
