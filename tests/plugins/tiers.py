@@ -160,6 +160,7 @@ KINDS = {
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.0, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.04, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
+    "faults of an archive": Kind(0.15, ("unit/archiving/test_faults",)),
     "S3 server": Kind(0.1, names=frozenset({"s3_server", "s3_bucket"})),
     "strace": Kind(0.15, ("processes/test_seam",), names=frozenset({"strace"})),
     "kills": Kind(

@@ -29,8 +29,8 @@ def test_rounds_over_s3(tmp_path: Path, rng: random.Random, s3_bucket: str) -> N
 
 
 SHOWN = {
-    "tells before it is there": "told .* restored up to|there is no archive",
-    "tells a lag of nothing": "told .* restored up to|there is no archive",
+    "tells before it is there": "told .* archived up to|there is no archive",
+    "tells a lag of nothing": "told .* archived up to|there is no archive",
     "cuts objects short": "CorruptArchiveError",
 }
 

@@ -5,9 +5,11 @@ its process writes, and the judge reads once the process is dead.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import segstore
+from segstore.errors import UnknownTopicOrPartitionError
 
 Key = tuple[str, str, int]
 """A topic, its id, and a partition."""
@@ -25,12 +27,12 @@ GROUP = "readers"
 
 def ends_of(store: segstore.Store) -> dict[Key, int]:
     """Return the end offsets of a store's partitions."""
-    return {
-        (info.name, info.topic_id, number): store.partition(info.name, number).end_offset
-        for info in store.topics().values()
-        if not info.internal
-        for number in info.partition_ids
-    }
+    found = {}
+    for info in store.topics().values():
+        for number in () if info.internal else info.partition_ids:
+            with suppress(UnknownTopicOrPartitionError):  # it was just deleted
+                found[info.name, info.topic_id, number] = store.partition(info.name, number).end_offset
+    return found
 
 
 class ToldFile:
