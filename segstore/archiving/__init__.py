@@ -11,7 +11,7 @@
 | who may write | claim.py, taking_over.py |
 | the store at one moment | moment.py, changed.py |
 | what a tick carries | plan.py, stretches.py, draft.py, merging.py, committing.py |
-| segments on their way | uploads.py, salvage.py |
+| segments on their way | uploads.py, flights.py, salvage.py |
 | whether it is the same log | comparing.py |
 | what goes out | retention.py, trash.py |
 | a running archive | archiver.py, archive.py, lag.py, counts.py, metrics.py, settings.py |

@@ -216,7 +216,8 @@ class Archive(Running):
             if self._done.is_open:
                 return 0.0
             self._note(error)
-            self._drop()
+            if self._archiver is not None and self._archiver.is_uncertain:
+                self._drop()
             return self._backoff.failed()
         return 0.0
 

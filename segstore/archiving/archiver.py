@@ -20,10 +20,12 @@ from segstore.archiving.committing import Commit
 from segstore.archiving.comparing import same_epochs_end
 from segstore.archiving.counts import Counts
 from segstore.archiving.draft import Carried, Draft, NewList
+from segstore.archiving.flights import Flights
 from segstore.archiving.moment import Moment, Moments
 from segstore.archiving.object_names import (
     COMMIT,
     STATE,
+    Claim,
     CommitName,
     PartitionKey,
     parse_claim_object,
@@ -31,7 +33,6 @@ from segstore.archiving.object_names import (
     upload,
 )
 from segstore.archiving.partition_archive import PartitionArchive
-from segstore.archiving.pieces import Segment
 from segstore.archiving.plan import PartitionPlan, current_segments, plan_partition, retired
 from segstore.archiving.retention import Retention
 from segstore.archiving.salvage import salvage
@@ -43,7 +44,7 @@ from segstore.archiving.trash import Listed, Trash, list_all, needed_by, own_obj
 from segstore.archiving.uploads import Done, Sealed, Uploads, upload_segment
 from segstore.errors import (
     ArchiveError,
-    SegstoreError,
+    ArchiveFencedError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
 )
@@ -59,8 +60,6 @@ _LOOK = 10.0
 """Seconds between two looks at the claims while nothing changes."""
 _TRIES = 100
 _STARTS = 1000
-
-_Flown = SimpleQueue[Done[Segment]]
 
 
 class WentAnotherWayError(ArchiveError):
@@ -95,14 +94,15 @@ class Archiver:
         self._numbers = 0
         self._commits = 0
         self._looked = monotonic()
-        self._flown: _Flown = SimpleQueue()
         self._listed: SimpleQueue[Done[Listed]] = SimpleQueue()
-        self._flights: dict[int, tuple[Sealed, str]] = {}
+        self.flights = Flights(objects, moments.files, self._beside, counts)
         self._trash = Trash(objects, self.claim, settings.grace_ms, counts)
         self._retention = Retention(settings)
         self._last_state = self.state.name
         self._commit_names: set[str] = {str(self.state.name)}
         self._of_ways: set[str] = set()
+        self.is_uncertain = False
+        """Whether a commit may be there or not: then the archive is to be taken over anew."""
         self.carried: Moment | None = None
         """The moment up to which everything is in the archive; None before the first tick."""
         self.problems: dict[PartitionKey, str] = {}
@@ -119,13 +119,13 @@ class Archiver:
         """Carry what the store has at a moment behind the call; with `look` the claims are looked at in any
         case. Raises ArchiveFencedError, ArchiveError, WentAnotherWayError, OSError.
         """
-        self._land()
+        self.flights.land(self.partitions)
         for left in reversed(range(_TRIES)):
             try:
                 moment = self._carry(look)
                 break
             except FileNotFoundError:  # compaction or retention has just removed a segment
-                if not left:
+                if not left or self.is_uncertain:
                     raise
         self.carried = moment
         self._clean(moment)
@@ -239,30 +239,7 @@ class Archiver:
             for each in plan.later:
                 number = self._number()
                 name = upload(self.claim, number)
-                self._flights[number] = each, name
-                self.partitions[each.key].flying.add((each.local.base_offset, each.source))
-                call = partial(upload_segment, self._objects, self._moments.files, each, name, time)
-                self._beside.begin(number, call, self._flown)
-
-    def _land(self) -> None:
-        """Take the uploads that have ended; one that has failed begins anew at a later tick."""
-        while True:
-            try:
-                done = self._flown.get_nowait()
-            except Empty:
-                return
-            sealed, _ = self._flights.pop(done.number)
-            each = self.partitions.get(sealed.key)
-            if each is None:
-                continue
-            each.flying.discard((sealed.local.base_offset, sealed.source))
-            if done.result is not None:
-                each.ready[done.result.base, done.result.source] = done.result
-                self._counts.segments += 1
-            elif done.error is not None:
-                each.ends = None  # the next tick looks at the partition again
-                if not isinstance(done.error, SegstoreError | OSError):
-                    raise done.error
+                self.flights.begin(number, name, each, self.partitions[each.key], time)
 
     # --- a commit ---------------------------------------------------------------------------------
 
@@ -343,14 +320,17 @@ class Archiver:
     def _write(self, commit: Commit, draft: Draft, is_state: bool) -> None:
         """Write a commit, look whether the claim still holds, and note what the archive has now."""
         body, name = commit.body(), str(commit.name)
+        self.is_uncertain = True
         while True:
             try:
-                self._objects.write(name, body)
+                self._objects.write(name, body)  # again, after a lost answer: the same bytes
+                self._check()
                 break
+            except ArchiveFencedError:
+                raise
             except ArchiveError as error:
                 if not self._again(error):
                     raise
-        self._check()
         before = self.state.partitions
         if is_state:
             self.state = state_of(commit.header, commit.name, body.pieces_at)
@@ -362,6 +342,7 @@ class Archiver:
         self._commits = 0 if is_state else self._commits + 1
         self._commit_names.add(name)
         self._note(draft, before, commit)
+        self.is_uncertain = False
         if is_state:
             self._last_state = commit.name
             self._throw_old_commits(commit.time)
@@ -433,19 +414,24 @@ class Archiver:
         lists = (each.listed for each in self.partitions.values())
         needed = self._of_ways | needed_by(self.state, lists)
         needed |= own_objects(self.claim, self.state, self._last_state)
-        self._trash.add((name for name in done.result.found - needed if not self._is_live(name)), time)
+        claim, live = self.claim, self._live()
+        self._trash.add(
+            (name for name in done.result.found - needed if not _is_live(name, claim, live)), time
+        )
 
-    def _is_live(self, name: str) -> bool:
-        """Return whether an object is of an upload that is under way, or will be listed soon; or of a claim
-        above this one.
-        """
-        claim = parse_claim_object(name)
-        if claim is not None:
-            return claim >= self.claim
-        found = parse_partition_object(name)
-        live = {each for _, each in self._flights.values()}
-        live |= {one.upload for each in self.partitions.values() for one in each.ready.values()}
-        return found is not None and found.upload in live
+    def _live(self) -> set[str]:
+        """Return the uploads that are under way, or will be listed soon."""
+        ready = {one.upload for each in self.partitions.values() for one in each.ready.values()}
+        return ready | self.flights.names
+
+
+def _is_live(name: str, claim: Claim, uploads: set[str]) -> bool:
+    """Return whether an object is of one of these uploads, or of a claim that is not below this one."""
+    claimed = parse_claim_object(name)
+    if claimed is not None:
+        return claimed >= claim
+    found = parse_partition_object(name)
+    return found is not None and found.upload in uploads
 
 
 def _is_advanced(plan: PartitionPlan, uploaded: list[Sealed]) -> bool:

@@ -107,7 +107,7 @@ KINDS = {
         (
             *("crash/test_failing_disks", "crash/test_refused", "crash/test_sweep_failures"),
             *("crash/test_power_cuts", "crash/test_transactions_power_cut", "crash/test_metadata_log_faults"),
-            "crash/test_metadata_snapshot_faults",
+            *("crash/test_metadata_snapshot_faults", "crash/test_archiver_calls"),
             *("unit/staging/test_refused", "unit/cleaner/test_swap"),
         ),
         r"from \S*driver import",

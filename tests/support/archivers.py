@@ -37,7 +37,7 @@ def archiver_of(store, objects, *, clock=None, again=lambda error: False, most_a
 def settled(archiver):
     """Tick until the uploads beside the ticks have landed, and are in the archive."""
     archiver.tick()
-    while archiver._flights:
-        while archiver._flown.qsize() < len(archiver._flights):
+    while archiver.flights.names:
+        while archiver.flights.is_waiting:
             """They end without help."""
         archiver.tick()

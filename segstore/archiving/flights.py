@@ -1,0 +1,69 @@
+"""`Flights`: uploads of segments that run beside the ticks of an archiver.
+
+In the archive: segments, which no list names before they have landed. Threads: the archiver's, and those of
+`Uploads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from segstore.archiving.claim import WritableObjects
+from segstore.archiving.counts import Counts
+from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.partition_archive import PartitionArchive
+from segstore.archiving.pieces import Segment
+from segstore.archiving.uploads import Done, Sealed, Uploads, upload_segment
+from segstore.errors import SegstoreError
+from segstore.files import Files
+
+
+class Flights:
+    """`names` has the uploads that are under way."""
+
+    def __init__(self, objects: WritableObjects, files: Files, uploads: Uploads, counts: Counts) -> None:
+        self._objects, self._files, self._uploads, self._counts = objects, files, uploads, counts
+        self._ended: SimpleQueue[Done[Segment]] = SimpleQueue()
+        self._under_way: dict[int, tuple[Sealed, str]] = {}
+
+    @property
+    def names(self) -> set[str]:
+        """Return the uploads, as they are in names of objects."""
+        return {name for _, name in self._under_way.values()}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether an upload is still under way, and not all that were begun have ended."""
+        return self._ended.qsize() < len(self._under_way)
+
+    def begin(self, number: int, name: str, each: Sealed, partition: PartitionArchive, time: int) -> None:
+        """Begin an upload with a number that no other one has."""
+        self._under_way[number] = each, name
+        partition.flying.add((each.local.base_offset, each.source))
+        call = partial(upload_segment, self._objects, self._files, each, name, time)
+        self._uploads.begin(number, call, self._ended)
+
+    def land(self, partitions: Mapping[PartitionKey, PartitionArchive]) -> None:
+        """Take the uploads that have ended into their partitions; one that has failed begins anew at a later
+        tick. Raises what is no error of the archive or the disk.
+        """
+        while True:
+            try:
+                done = self._ended.get_nowait()
+            except Empty:
+                return
+            sealed, _ = self._under_way.pop(done.number)
+            if (each := partitions.get(sealed.key)) is not None:
+                self._take(each, sealed, done)
+
+    def _take(self, each: PartitionArchive, sealed: Sealed, done: Done[Segment]) -> None:
+        each.flying.discard((sealed.local.base_offset, sealed.source))
+        if done.result is not None:
+            each.ready[done.result.base, done.result.source] = done.result
+            self._counts.segments += 1
+            return
+        each.ends = None  # the next tick looks at the partition again
+        if done.error is not None and not isinstance(done.error, SegstoreError | OSError):
+            raise done.error
