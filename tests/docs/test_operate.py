@@ -53,6 +53,6 @@ def test_the_metrics_of_a_follower(kind: str, tmp_path: Path, store_dir: Path) -
 def test_all_that_is_named_is_there(store: segstore.Store) -> None:
     with segstore.serve(store, port=0, http="0") as server:
         found = names(server.http)
-    of_others = ("segstore_standby_", "segstore_mirror_")
+    of_others = ("segstore_standby_", "segstore_mirror_", "segstore_archive_")
     whole = {name for name, more in NAMED if not more and not name.startswith(of_others)}
     assert whole - found == {"segstore_log_dirty_ratio"} - found
