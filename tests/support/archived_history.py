@@ -145,7 +145,7 @@ class ArchivedHistory:
         return found
 
     def _upload(self, key: PartitionKey, directory: str, base: int, end: int, time: int) -> Segment:
-        made = _uploaded(self.remote, key, directory, base, end, time)
+        made = _uploaded(self.remote, key, directory, base, end, time, self.claim)
         other = made._replace(upload=upload(self.claim, self._uploads))
         for suffix in other.files:
             self.remote.write(other.object(key, suffix), [self.remote.read(made.object(key, suffix))])

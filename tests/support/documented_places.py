@@ -64,6 +64,7 @@ def plain(directory: Path) -> Iterator[Place]:
         "TARGET": str(directory / "copy"),
         "PATH": next(map(str, Path(store).glob("flights-0/*.log"))),
         "NAME=VALUE": "retention.ms=7d",
+        "[HOST:]PORT": "127.0.0.1:0",
         "DIRECTORY": str(directory / "mirrored"),
     }
     with segstore.open(directory / "served") as served, segstore.serve(served, port=0) as server:
