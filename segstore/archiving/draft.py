@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from errno import ENOENT
 from typing import NamedTuple
 
 from segstore.archiving.committing import Commit
@@ -76,6 +77,9 @@ class Draft:
         listed = new.listed if new is not None else each.listed
         current = listed.current
         reached = current[-1].end if current else plan.view.bases[0]
+        if plan.lost and reached < plan.lost[-1].end:
+            # Compaction was faster than the uploads: pieces go only once segments have what is left of them.
+            raise FileNotFoundError(ENOENT, "no segment takes the place of lost pieces", str(key))
         least = max(current[-1].end if current else 0, plan.lost[-1].base + 1 if plan.lost else 0)
         kept = tuple(piece for piece in (had.pieces if had is not None else ()) if piece.base >= least)
         reached = max(reached, kept[-1].end if kept else 0)

@@ -94,21 +94,47 @@ def readings(plan: PartitionPlan, listed: SegmentList, pieces: tuple[Piece, ...]
 
 
 def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> list[Segment]:
-    """Return the segments that are the archive's log from now on: as many of the store's as are uploaded,
-    then those that were there before. Both join, so that no record is there twice.
+    """Return the segments that are the archive's log from now on: those of the store's that are uploaded, and
+    between them what was there before, so that each offset is there once. A segment of the store's waits for
+    its neighbours if it would take the place of a part of an earlier one only.
     """
-    old = listed.current
+    old = [each for each in listed.current if each.end > plan.view.bases[0]]
     known = {(each.base, each.source): each for each in old} | dict(ready)
-    new: list[Segment] = []
-    for each in plan.sealed:
-        segment = known.get((each.local.base_offset, each.source))
-        if segment is None:
-            break
-        new.append(segment._replace(until=None, retired=None))
-    while new and any(each.base < new[-1].end < each.end for each in old):
-        new.pop()
-    end = new[-1].end if new else plan.view.bases[0]
-    return new + [each for each in old if each.base >= end]
+    new = [
+        segment._replace(until=None, retired=None)
+        for each in plan.sealed
+        if (segment := known.get((each.local.base_offset, each.source))) is not None
+    ]
+    while halved := _halved(old, new):
+        new = [each for each in new if not any(_overlap(each, other) for other in halved)]
+    taken = {_offsets(each) for each in new}
+    others = [each for each in new if _offsets(each) not in {_offsets(one) for one in old}]
+    kept = [each for each in old if _offsets(each) not in taken and not _covered(each, others)]
+    return sorted(new + kept, key=lambda each: each.base)
+
+
+def _halved(old: Collection[Segment], new: Collection[Segment]) -> list[Segment]:
+    """Return the old segments of which new ones have a part of the offsets only."""
+    before, after = {_offsets(each) for each in old}, {_offsets(each) for each in new}
+    others = [each for each in new if _offsets(each) not in before]
+    return [
+        each
+        for each in old
+        if _offsets(each) not in after and 0 < _covered(each, others) < each.end - each.base
+    ]
+
+
+def _offsets(segment: Segment) -> tuple[int, int]:
+    return segment.base, segment.end
+
+
+def _overlap(one: Segment, other: Segment) -> int:
+    return max(min(one.end, other.end) - max(one.base, other.base), 0)
+
+
+def _covered(segment: Segment, others: Collection[Segment]) -> int:
+    """Return how many of a segment's offsets others have, of which no two have the same one."""
+    return sum(_overlap(segment, each) for each in others)
 
 
 def retired(
