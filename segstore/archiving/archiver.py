@@ -296,9 +296,6 @@ class Archiver:
         )
         return made
 
-    def _named(self, listed: SegmentList) -> NewList:
-        return NewList(listed, listed.object(upload(self.claim, self._number())))
-
     def _next_list(self, plan: PartitionPlan, dropped: frozenset[str], time: int) -> SegmentList | None:
         """Return the list of a partition from now on, None if it stays as it is."""
         listed, had = self.partitions[plan.key].listed, self.state.partitions.get(plan.key)

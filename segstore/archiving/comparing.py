@@ -1,7 +1,7 @@
 """`compare`: whether a store's log is the one that was archived, and up to which offset.
 
 Leader epochs tell of a log that went another way, since each opening begins one; then files are compared: a
-segment by inode and time of change, else by its CRC, a piece by its CRC. On disk files are only read.
+segment by its source, else by its CRC, a piece by its CRC. On disk files are only read.
 Threads: any; functions without state.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.archiving.object_names import parse_partition_object
-from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.pieces import Piece, Segment, source_of
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition
 from segstore.archiving.stretches import LogFile, crc_of_file
@@ -117,15 +117,15 @@ def _compared_segments(
 
 def _same_segment(files: Files, segment: Segment, there: LocalSegment) -> Segment | None:
     """Return the entry of a segment whose log the store has, with the source that it has by now."""
-    inode, _, modified = there.identity
+    source = source_of(there.identity)
     if there.final_size != segment.size:
         return None
-    if segment.source == (inode, modified):
+    if segment.source == source:
         return segment
     log = LogFile(files, there.handle, there.path)
     if crc_of_file(log, 0, segment.size) != segment.files[names.LOG][1]:
         return None
-    return segment._replace(source=(inode, modified))
+    return segment._replace(source=source)
 
 
 def _compared_pieces(

@@ -15,7 +15,7 @@ from segstore.archiving.merging import merges
 from segstore.archiving.moment import Moments
 from segstore.archiving.object_names import PartitionKey
 from segstore.archiving.partition_archive import PartitionArchive
-from segstore.archiving.pieces import Piece
+from segstore.archiving.pieces import Piece, Source
 from segstore.archiving.plan import PartitionPlan, Reading, readings
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic, ArchiveState, Way
@@ -44,7 +44,7 @@ class Carried(NamedTuple):
     ends: Ends | None
     inodes: dict[int, int]
     least: int
-    marks: frozenset[tuple[int, tuple[int, int]]]
+    marks: frozenset[tuple[int, Source]]
     problem: str | None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Segment
+from segstore.archiving.pieces import Segment, Source
 from segstore.archiving.segment_list import SegmentList
 from segstore.storage.meta.published_ends import Ends
 
@@ -24,8 +24,8 @@ class PartitionArchive:
     listed: SegmentList
     ends: Ends | None = None
     inodes: dict[int, int] = field(default_factory=dict)
-    ready: dict[tuple[int, tuple[int, int]], Segment] = field(default_factory=dict)
-    flying: set[tuple[int, tuple[int, int]]] = field(default_factory=set)
+    ready: dict[tuple[int, Source], Segment] = field(default_factory=dict)
+    flying: set[tuple[int, Source]] = field(default_factory=set)
     epochs: tuple[tuple[int, int], ...] = ()
     epoch: int | None = None
     """The leader epoch at which `epochs` were read."""

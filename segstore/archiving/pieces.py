@@ -6,11 +6,22 @@ values that do not change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.archiving.object_names import PartitionKey, PartitionObject
+
+Source = tuple[int, int, int]
+"""What tells a file of the store from another one under its name: inode, size, and time of change (ns). The
+log cleaner keeps the time, and file systems give inodes again.
+"""
+
+
+def source_of(identity: Iterable[int]) -> Source:
+    """Return the source with the numbers of `Files.identity`. Raises TypeError, ValueError."""
+    inode, size, changed = identity
+    return int(inode), int(size), int(changed)
 
 
 class Segment(NamedTuple):
@@ -20,7 +31,7 @@ class Segment(NamedTuple):
     `since` is when the archiver first saw the segment in the log (ms), `until` when it was not in the log any
     more, None while it is; `retired` says why: "retention" if the log starts behind it now, "replaced" if
     compaction or an unclean recovery put other segments in its place. `source` tells the archiver whether the
-    file in the store is still the one that it read: inode and time of change (ns).
+    file in the store is still the one that it read.
     """
 
     base: int
@@ -31,7 +42,7 @@ class Segment(NamedTuple):
     since: int
     until: int | None = None
     retired: str | None = None
-    source: tuple[int, int] = (0, 0)
+    source: Source = (0, 0, 0)
 
     def object(self, key: PartitionKey, suffix: str) -> str:
         """Return the name of the object that has one of the segment's files."""
@@ -71,7 +82,6 @@ def segment_of(held: Mapping[str, Any]) -> Segment:
     files = {str(suffix): (int(size), int(crc)) for suffix, (size, crc) in held["files"].items()}
     if names.LOG not in files:
         raise ValueError("a segment without a log")
-    inode, changed = held["source"]
     until = held.get("until")
     return Segment(
         int(held["base"]),
@@ -82,7 +92,7 @@ def segment_of(held: Mapping[str, Any]) -> Segment:
         int(held["since"]),
         None if until is None else int(until),
         None if until is None else str(held["retired"]),
-        (int(inode), int(changed)),
+        source_of(held["source"]),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.pieces import Piece, Segment, Source
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.uploads import Sealed
 from segstore.storage.meta.published_ends import Ends
@@ -19,7 +19,7 @@ from segstore.storage.segment.segment import Segment as LocalSegment
 MOST_IN_PIECES = 64 << 20
 """Bytes of a partition; if there are more, sealed segments are uploaded before the commit."""
 
-Ready = Mapping[tuple[int, tuple[int, int]], Segment]
+Ready = Mapping[tuple[int, Source], Segment]
 """Segments that are in the archive whole, by base offset and source."""
 
 

@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 from segstore import names
 from segstore.archiving.claim import WritableObjects
 from segstore.archiving.object_names import SEGMENT_SUFFIXES, PartitionKey
-from segstore.archiving.pieces import Segment
+from segstore.archiving.pieces import Segment, Source, source_of
 from segstore.archiving.stretches import STEP, LogFile, crc_of
 from segstore.errors import ArchiveError, StoreClosedError
 from segstore.files import Files
@@ -104,15 +104,9 @@ class Sealed(NamedTuple):
     size: int
 
     @property
-    def source(self) -> tuple[int, int]:
+    def source(self) -> Source:
         """See `pieces.Segment`."""
-        inode, _, modified = self.local.identity
-        return inode, modified
-
-    @property
-    def mark(self) -> tuple[PartitionKey, int, tuple[int, int]]:
-        """Return what no other file of a log has."""
-        return self.key, self.local.base_offset, self.source
+        return source_of(self.local.identity)
 
 
 class _LogParts:

@@ -157,7 +157,7 @@ class Rounds:
         with segstore.open(target, "r") as restored, segstore.open(self.store, "r") as store:
             ends, now = self._archived_ends(), ends_of(store)
             # Behind what was archived, a restored log may have markers that abort transactions.
-            behind = {key: end for key, end in ends_of(restored).items() if end < ends[key]}
+            behind = {key: end for key, end in ends_of(restored).items() if end < ends.get(key, 0)}
             assert not behind, f"restored up to {behind}, archived up to {ends}"
             for key, end in told.items():
                 if key[0] == MADE_ANEW and key not in ends:
@@ -165,7 +165,7 @@ class Rounds:
                 assert ends.get(key, -1) >= end, f"{key}: told {end}, archived up to {ends.get(key)}"
             there, here = _records(restored, "read_uncommitted"), _records(store, "read_uncommitted")
             for key in there.keys() & now.keys():
-                self._compare_logs(key, there[key], here[key], min(ends[key], now[key]))
+                self._compare_logs(key, there[key], here[key], min(ends.get(key, 0), now[key]))
             _check_pairs(_records(restored, "read_committed"))
 
     def _archived_ends(self) -> dict[Key, int]:

@@ -18,7 +18,7 @@ KEY = PartitionKey("t", "", 0)
 
 
 def _segment(base: int, end: int, inode: int) -> Segment:
-    return Segment(base, end, f"{inode}", {names.LOG: (1, 0)}, -1, 0, source=(inode, 0))
+    return Segment(base, end, f"{inode}", {names.LOG: (1, 0)}, -1, 0, source=(inode, 0, 0))
 
 
 CASES = {
