@@ -96,7 +96,7 @@ def readings(plan: PartitionPlan, listed: SegmentList, pieces: tuple[Piece, ...]
 def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> list[Segment]:
     """Return the segments that are the archive's log from now on: those of the store's that are uploaded, and
     between them what was there before, so that each offset is there once. A segment of the store's waits for
-    its neighbours if it would take the place of a part of an earlier one only.
+    those before it, and for its neighbours if it would take the place of a part of an earlier one only.
     """
     old = [each for each in listed.current if each.end > plan.view.bases[0]]
     known = {(each.base, each.source): each for each in old} | dict(ready)
@@ -110,7 +110,17 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
     taken = {_offsets(each) for each in new}
     others = [each for each in new if _offsets(each) not in {_offsets(one) for one in old}]
     kept = [each for each in old if _offsets(each) not in taken and not _covered(each, others)]
-    return sorted(new + kept, key=lambda each: each.base)
+    return _joined(sorted(new + kept, key=lambda each: each.base), kept, plan.view.bases[0])
+
+
+def _joined(segments: list[Segment], kept: Collection[Segment], begin: int) -> list[Segment]:
+    """Return the segments without new ones behind a gap: what lies there is in pieces until then."""
+    found, old = list[Segment](), {_offsets(each) for each in kept}
+    for each in segments:
+        if each.base <= begin or _offsets(each) in old:
+            found.append(each)
+            begin = max(begin, each.end)
+    return found
 
 
 def _halved(old: Collection[Segment], new: Collection[Segment]) -> list[Segment]:

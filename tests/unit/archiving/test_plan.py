@@ -24,6 +24,8 @@ def _segment(base: int, end: int, inode: int) -> Segment:
 CASES = {
     # name: (in the list, in the store, of these uploaded, what the archive's log has)
     "all new": ([], [(0, 10, 1), (10, 20, 2)], {1, 2}, [1, 2]),
+    "the second of two new ones came first": ([], [(0, 10, 1), (10, 20, 2)], {2}, []),
+    "the third came before the second": ([(0, 10, 1)], [(0, 10, 1), (10, 20, 2), (20, 30, 3)], {3}, [1]),
     "all are there": ([(0, 10, 1), (10, 20, 2)], [(0, 10, 1), (10, 20, 2)], set(), [1, 2]),
     "one more": ([(0, 10, 1)], [(0, 10, 1), (10, 20, 2)], {2}, [1, 2]),
     "retention": ([(0, 10, 1), (10, 20, 2)], [(10, 20, 2)], set(), [2]),
