@@ -190,6 +190,10 @@ bench-spark: $(VENV)/.built  ## the benchmarks of Spark: source, sink, checkpoin
 	$(BIN)/python -m pytest benchmarks/bench_spark_*.py benchmarks/bench_checkpoints.py -p no:cacheprovider \
 	  --benchmark-only --benchmark-columns=min,median,rounds $(PYTEST_ARGS)
 
+bench-archive: $(VENV)/.built  ## how old an archive is, what it costs the writer, how fast a restore is, in five minutes (ARCHIVE=s3://...)
+	$(BIN)/python -m pytest benchmarks/bench_archive.py -p no:cacheprovider --benchmark-only \
+	  --benchmark-columns=min,median,rounds $(PYTEST_ARGS)
+
 bench-memory: $(VENV)/.built  ## what a partition of 10 GiB costs in memory; as much disk
 	$(BIN)/python -m pytest benchmarks/bench_memory.py -p no:cacheprovider --benchmark-only $(PYTEST_ARGS)
 
