@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import segstore
-from segstore.errors import UnknownTopicOrPartitionError
+from segstore.errors import StoreClosedError, UnknownTopicOrPartitionError
 
 Key = tuple[str, str, int]
 """A topic, its id, and a partition."""
@@ -30,7 +30,7 @@ def ends_of(store: segstore.Store) -> dict[Key, int]:
     found = {}
     for info in store.topics().values():
         for number in () if info.internal else info.partition_ids:
-            with suppress(UnknownTopicOrPartitionError):  # it was just deleted
+            with suppress(StoreClosedError, UnknownTopicOrPartitionError):  # it was just deleted
                 found[info.name, info.topic_id, number] = store.partition(info.name, number).end_offset
     return found
 
