@@ -270,7 +270,8 @@ class Archiver:
             return False
         commit.topics, commit.files, commit.forgotten = topics, files, gone
         if is_state:
-            draft.finish_state(small if whole else None, self.state.ways, gone)
+            ways = self._retention.kept_ways(self.state.ways, time)
+            draft.finish_state(small if whole else None, ways, gone)
         else:
             draft.finish()
         self._write(commit, draft, is_state)
@@ -396,8 +397,8 @@ class Archiver:
     def _clean(self, moment: Moment) -> None:
         """Delete what nothing needs any more; all objects are listed beside the ticks."""
         if self._trash.wants_list:
-            ways = self._retention.kept_ways(self.state.ways, moment.time)
-            self._beside.begin(0, partial(list_all, self._objects, ways), self._listed)
+            call = partial(list_all, self._objects, self.state.ways)
+            self._beside.begin(0, call, self._listed)
         with suppress(Empty):
             self._take_listed(self._listed.get_nowait(), moment.time)
         self._trash.sweep(moment.time)

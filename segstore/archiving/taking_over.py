@@ -94,8 +94,8 @@ def _look_whose(objects: WritableObjects, before: ArchiveState, path: str, momen
     there = {key for key, each in before.topics.items() if each.deleted is None and each.topic_id}
     if there and not there & moment.all_topics:
         log.warning(
-            "%s is the archive of another store: %s has no topic of it, by topic ids; %s counts as deleted from"
-            " now on",
+            "%s is the archive of another store: %s has no topic of it, by topic ids; %s counts as deleted"
+            " from now on",
             *(objects.uri, path, ", ".join(sorted(name for name, _ in there))),
         )
 

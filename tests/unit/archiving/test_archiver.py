@@ -292,6 +292,33 @@ def test_what_an_earlier_way_needs_is_not_deleted(place):
     assert archived_logs(place.base, then) == before
 
 
+def test_an_earlier_way_goes_after_the_retention(place, monkeypatch):
+    """Its objects go only once no state names it, so that nothing is missing at any time."""
+    place.store.create_topic("t", config=SMALL)
+    place.fill("t", 30)
+    place.once()
+    cut_off(place, "t")
+    then = place.clock.now
+    (way,) = place.once().ways
+    place.clock.now += 5000
+    with place.archiver(grace_ms=0, retention_ms=2000) as archiver:
+        archiver._trash._next_list = float("inf")  # only the lists below
+        for wanted in (1, 0):
+            archiver._take_listed(Done(0, list_all(place.base, archiver.state.ways), None), place.clock.now)
+            place.fill("t", 1)
+            settled(archiver)
+            assert len(archiver.state.ways) == wanted
+            assert verify(place.base.uri).findings == []
+            monkeypatch.setattr(archiver_module, "COMMITS_A_STATE", 0)
+            place.fill("t", 1)
+            settled(archiver)
+        archiver._take_listed(Done(0, list_all(place.base, archiver.state.ways), None), place.clock.now)
+        settled(archiver)
+        assert verify(place.base.uri).findings == []
+    assert place.base.list(f"commits/{way.claim}/") == {}
+    assert read_state(place.base, then).name == archiver.state.name
+
+
 def test_pieces_of_a_segment_that_the_store_has_no_more(place):
     place.store.create_topic("t", config=SMALL)
     place.fill("t", 5)
