@@ -26,6 +26,7 @@ from segstore.errors import (
     ArchiveError,
     ArchiveFencedError,
     ForkedError,
+    InvalidArgumentError,
     InvalidTypeError,
     SegstoreError,
     StoreClosedError,
@@ -351,4 +352,22 @@ def opened(
         context = beside._context
         context.check_open()
         held = open_store(beside.path, "r", clock=context.clock, files=context.files)
+    try:
+        _check_outside(objects, held)
+    except BaseException:
+        held.close()
+        raise
     return Archive(held, objects, settings, beside)
+
+
+def _check_outside(objects: RemoteFiles, store: Store) -> None:
+    """Raise InvalidArgumentError for an archive in the directory of its store."""
+    files, directory = store._context.files, objects.directory
+    if directory is None:
+        return
+    root = files.real_path(store.path)
+    if os.path.commonpath((files.real_path(directory), root)) == root:
+        raise InvalidArgumentError(
+            f"uri={objects.uri!r}: it is in the directory of the store, {store.path}: an archive must be"
+            " elsewhere, as it is lost with that"
+        )

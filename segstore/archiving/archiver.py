@@ -100,7 +100,8 @@ class Archiver:
         self._retention = Retention(settings)
         self._last_state = self.state.name
         self._commit_names: set[str] = {str(self.state.name)}
-        self._of_ways: set[str] = set()
+        if not self.state.ways:
+            self._trash.keep(())
         self.is_uncertain = False
         """Whether a commit may be there or not: then the archive is to be taken over anew."""
         self.carried: Moment | None = None
@@ -269,7 +270,8 @@ class Archiver:
             return False
         commit.topics, commit.files, commit.forgotten = topics, files, gone
         if is_state:
-            draft.finish_state(small if whole else None, self.state.ways, gone)
+            ways = self._retention.kept_ways(self.state.ways, time)
+            draft.finish_state(small if whole else None, ways, gone)
         else:
             draft.finish()
         self._write(commit, draft, is_state)
@@ -307,11 +309,9 @@ class Archiver:
             begins = plan.view.bases[0]
             segments += salvage(self._objects, plan.key, plan.lost, begins, name, since, time)
         segments = [each for each in segments if each.upload not in dropped]
-        starts = listed.starts
-        if not starts or starts[-1][1] != plan.start:
-            starts = (*starts, (time, plan.start))[-_STARTS:]
+        starts = _starts(listed, had, plan.start, time)
         made = listed.next_version(segments, starts)
-        changed = made.segments != listed.segments or (made.segments and starts != listed.starts)
+        changed = made.segments != listed.segments or (len(starts) > 1 and starts != listed.starts)
         return made if changed else None
 
     def _write(self, commit: Commit, draft: Draft, is_state: bool) -> None:
@@ -390,15 +390,15 @@ class Archiver:
         """Throw commits and states away that the newest state does not need."""
         needed = {piece.object for each in self.state.partitions.values() for piece in each.pieces}
         needed.add(str(self._last_state))
-        old = self._commit_names - needed - self._of_ways
+        old = self._commit_names - needed
         self._trash.add(old, time)
         self._commit_names -= old
 
     def _clean(self, moment: Moment) -> None:
         """Delete what nothing needs any more; all objects are listed beside the ticks."""
         if self._trash.wants_list:
-            ways = self._retention.kept_ways(self.state.ways, moment.time)
-            self._beside.begin(0, partial(list_all, self._objects, ways), self._listed)
+            call = partial(list_all, self._objects, self.state.ways)
+            self._beside.begin(0, call, self._listed)
         with suppress(Empty):
             self._take_listed(self._listed.get_nowait(), moment.time)
         self._trash.sweep(moment.time)
@@ -407,9 +407,9 @@ class Archiver:
         if done.result is None:
             log.warning("what nothing needs of an archive is not known, and is not deleted: %s", done.error)
             return
-        self._of_ways = done.result.of_ways
+        self._trash.keep(done.result.of_ways)
         lists = (each.listed for each in self.partitions.values())
-        needed = self._of_ways | needed_by(self.state, lists)
+        needed = needed_by(self.state, lists)
         needed |= own_objects(self.claim, self.state, self._last_state)
         claim, live = self.claim, self._live()
         self._trash.add(
@@ -420,6 +420,18 @@ class Archiver:
         """Return the uploads that are under way, or will be listed soon."""
         ready = {one.upload for each in self.partitions.values() for one in each.ready.values()}
         return ready | self.flights.names
+
+
+def _starts(
+    listed: SegmentList, had: ArchivedPartition | None, start: int, time: int
+) -> tuple[tuple[int, int], ...]:
+    """Return the log start offsets of a partition, with the one that it has at a time."""
+    starts = listed.starts
+    if not starts and had is not None:
+        starts = ((had.moment, had.start),)
+    if not starts or starts[-1][1] != start:
+        starts = (*starts, (time, start))[-_STARTS:]
+    return starts
 
 
 def _is_live(name: str, claim: Claim, uploads: set[str]) -> bool:

@@ -95,6 +95,11 @@ class RemoteFiles:
             self._filesystem, self._process = reopened(self._filesystem), os.getpid()
         return self._filesystem
 
+    @property
+    def directory(self) -> str | None:
+        """Return the directory on this machine that the objects are in, None if they are elsewhere."""
+        return self._base if self._is_local else None
+
     def end_retries(self) -> None:
         """Let requests that fail be made no more: those that wait, and later ones, raise their error at
         once.

@@ -15,7 +15,7 @@ from segstore.archiving.chain import newest_state
 from segstore.archiving.claim import WritableObjects, check_claim, take_claim
 from segstore.archiving.committing import Commit
 from segstore.archiving.comparing import Compared, compare, lost
-from segstore.archiving.moment import Moments
+from segstore.archiving.moment import Moment, Moments
 from segstore.archiving.object_names import STATE, Claim, CommitName, PartitionKey, upload
 from segstore.archiving.partition_archive import PartitionArchive
 from segstore.archiving.segment_list import SegmentList, parse_segment_list
@@ -45,6 +45,7 @@ def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> T
     moment = moments.take()
     if before is None:
         before = ArchiveState(CommitName(claim, 0, STATE), 0)
+    _look_whose(objects, before, moments.store.path, moment)
     listed = read_lists(objects, before, uploads)
     compared = {
         key: found
@@ -86,6 +87,17 @@ def _read(objects: WritableObjects) -> ArchiveState | None:
         except (CorruptArchiveError, FileNotFoundError):
             continue
     return newest_state(objects)
+
+
+def _look_whose(objects: WritableObjects, before: ArchiveState, path: str, moment: Moment) -> None:
+    """Warn if a store has none of the topics that the archive has."""
+    there = {key for key, each in before.topics.items() if each.deleted is None and each.topic_id}
+    if there and not there & moment.all_topics:
+        log.warning(
+            "%s is the archive of another store: %s has no topic of it, by topic ids; %s counts as deleted"
+            " from now on",
+            *(objects.uri, path, ", ".join(sorted(name for name, _ in there))),
+        )
 
 
 def read_lists(

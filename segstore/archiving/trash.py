@@ -2,13 +2,14 @@
 
 An object is deleted once nothing has needed it for the grace time, so that who reads an older state still
 finds it; and after a look at the claims, since another archiver may go on from an older state. What killed
-archivers left is found by a list of all objects, at the start and once a day. In the archive: only deletes.
+archivers left is found by a list of all objects, at the start and once a day. What an earlier way needs
+stays: until that is known, only objects of this claim go, which no way names. In the archive: only deletes.
 Threads: the archiver's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from time import monotonic
 from typing import NamedTuple
 
@@ -43,12 +44,20 @@ class Trash:
     def __init__(self, objects: WritableObjects, claim: Claim, grace_ms: int, counts: Counts) -> None:
         self._objects, self._claim, self._grace, self._counts = objects, claim, grace_ms, counts
         self._since: dict[str, int] = {}
+        self._of_ways: Collection[str] | None = None
         self._next_list = monotonic()
 
     def add(self, found: Iterable[str], time: int) -> None:
-        """Take objects that nothing needs from a time on."""
+        """Take objects that the newest state does not need from a time on."""
         for name in found:
-            self._since.setdefault(name, time)
+            if self._of_ways is None or name not in self._of_ways:
+                self._since.setdefault(name, time)
+
+    def keep(self, of_ways: Collection[str]) -> None:
+        """Take the names of all objects that earlier ways need: they are not deleted."""
+        self._of_ways = of_ways
+        for name in self._since.keys() & set(of_ways):
+            del self._since[name]
 
     @property
     def wants_list(self) -> bool:
@@ -60,7 +69,9 @@ class Trash:
 
     def sweep(self, time: int) -> int:
         """Delete what is due; return how many objects. Raises ArchiveError, ArchiveFencedError."""
-        due = [name for name, since in self._since.items() if time - since >= self._grace][:MOST_AT_ONCE]
+        due = [
+            name for name, since in self._since.items() if time - since >= self._grace and self._may_go(name)
+        ][:MOST_AT_ONCE]
         if not due:
             return 0
         check_claim(self._objects, self._claim)
@@ -69,6 +80,9 @@ class Trash:
             del self._since[name]
         self._counts.deleted += len(due)
         return len(due)
+
+    def _may_go(self, name: str) -> bool:
+        return self._of_ways is not None or str(self._claim) in name
 
 
 def segment_objects(key: PartitionKey, segment: Segment) -> list[str]:

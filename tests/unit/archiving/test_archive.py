@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from archive_oracle import check_archive
 from struck_objects import AFTER, BEFORE, StruckObjects, refused
@@ -87,6 +89,20 @@ def test_the_later_archiver_has_the_archive(tmp_path):
 def test_arguments_are_checked(tmp_path, given, error):
     with segstore.open(tmp_path / "store") as store, pytest.raises(error):
         segstore.archive(store, tmp_path / "archive", **given)
+
+
+@pytest.mark.parametrize("below", [".", "backup", "missing/backup", "link"])
+def test_an_archive_within_its_store_is_refused(tmp_path, below):
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t")
+        (tmp_path / "link").symlink_to(tmp_path / "store")
+        uri = tmp_path / "link" if below == "link" else tmp_path / "store" / below
+        for given in (store, store.path):
+            with pytest.raises(InvalidArgumentError, match="it is in the directory of the store"):
+                segstore.archive(given, uri)
+        assert not {"claims", "backup", "missing"} & {*os.listdir(store.path)}
+        with segstore.archive(store, tmp_path / "store-2") as archive:
+            assert archive.wait_archived()
 
 
 def test_metrics_are_beside_those_of_the_store(tmp_path):

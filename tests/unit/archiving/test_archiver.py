@@ -20,6 +20,7 @@ from segstore.archiving.chain import read_state
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.trash import list_all, needed_by, own_objects
 from segstore.archiving.uploads import Done
+from segstore.archiving.verify import verify
 
 SMALL = {"segment.bytes": 2048}
 COMPACTED = {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}
@@ -213,6 +214,20 @@ def test_an_older_copy_goes_another_way(place, tmp_path, written):
     assert archived_logs(place.base, then) == before
 
 
+def test_another_store_is_told(place, tmp_path, caplog):
+    place.store.create_topic("t")
+    place.once()
+    place.once()
+    with segstore.open(tmp_path / "other", clock=place.clock) as other:
+        other.create_topic("t")
+    assert not caplog.messages
+    place.once(tmp_path / "other")
+    assert caplog.messages == [
+        f"{place.base.uri} is the archive of another store: {tmp_path / 'other'} has no topic of it, by topic"
+        " ids; t counts as deleted from now on"
+    ]
+
+
 def test_the_same_store_elsewhere_is_no_other_way(place, tmp_path):
     place.store.create_topic("t", config=SMALL)
     place.fill("t", 50)
@@ -227,23 +242,81 @@ def test_the_same_store_elsewhere_is_no_other_way(place, tmp_path):
     assert place.check(tmp_path / "moved").ways == ()
 
 
+def cut_off(place, topic):
+    """Close the store, cut its topic's log as a power cut does, and open it again."""
+    place.store.close()
+    log = max(place.path.glob(f"{topic}-0/*.log"))
+    with log.open("r+b") as opened:
+        opened.truncate(log.stat().st_size // 2)
+    for name in (names.RECOVERY_POINTS, names.CLEAN_SHUTDOWN, ".segstore/checkpoints", ".segstore/ends"):
+        (place.path / name).unlink(missing_ok=True)
+    place.store = segstore.open(place.path, clock=place.clock)
+    assert place.store.partition(topic, 0).high_watermark < 30
+
+
 def test_a_log_that_a_power_cut_has_cut(place):
     place.store.create_topic("t", config=SMALL)
     place.fill("t", 30)
     with place.archiver() as archiver:
         settled(archiver)
-        place.store.close()
-        log = max(place.path.glob("t-0/*.log"))
-        with log.open("r+b") as opened:
-            opened.truncate(log.stat().st_size // 2)
-        for name in (names.RECOVERY_POINTS, names.CLEAN_SHUTDOWN, ".segstore/checkpoints", ".segstore/ends"):
-            (place.path / name).unlink(missing_ok=True)
-        place.store = segstore.open(place.path, clock=place.clock)
-        assert place.store.partition("t", 0).high_watermark < 30
+        cut_off(place, "t")
         place.fill("t", 30, size=100)
         with pytest.raises(WentAnotherWayError):
             settled(archiver)
     assert len(place.once().ways) == 1
+
+
+def test_what_an_earlier_way_needs_is_not_deleted(place):
+    """Of a log that is the same, both ways name the same list and the same segments."""
+    place.store.create_topic("t", config=SMALL)
+    place.store.create_topic("same", config=COMPACTED)
+    place.fill("t", 30)
+    place.fill("same", 60, keys=5)
+    place.once()
+    before, then = archived_logs(place.base), place.clock.now
+    place.clock.now += 1000
+    cut_off(place, "t")
+    with place.archiver(grace_ms=0, replaced_retention_ms=0) as archiver:
+        place.fill("same", 60, keys=5)
+        settled(archiver)
+        place.store.sweep()
+        for _ in range(3):
+            place.clock.now += 1000
+            settled(archiver)
+        both = needed_by(read_state(place.base, then), []) & needed_by(archiver.state, [])
+        assert not [name for name in both if name.startswith("topics/same/")]
+        archiver._take_listed(Done(0, list_all(place.base, archiver.state.ways), None), place.clock.now)
+        place.fill("same", 1, keys=5)
+        settled(archiver)
+    assert verify(str(place.base.uri)).findings == []
+    assert archived_logs(place.base, then) == before
+
+
+def test_an_earlier_way_goes_after_the_retention(place, monkeypatch):
+    """Its objects go only once no state names it, so that nothing is missing at any time."""
+    place.store.create_topic("t", config=SMALL)
+    place.fill("t", 30)
+    place.once()
+    cut_off(place, "t")
+    then = place.clock.now
+    (way,) = place.once().ways
+    place.clock.now += 5000
+    with place.archiver(grace_ms=0, retention_ms=2000) as archiver:
+        archiver._trash._next_list = float("inf")  # only the lists below
+        for wanted in (1, 0):
+            archiver._take_listed(Done(0, list_all(place.base, archiver.state.ways), None), place.clock.now)
+            place.fill("t", 1)
+            settled(archiver)
+            assert len(archiver.state.ways) == wanted
+            assert verify(place.base.uri).findings == []
+            monkeypatch.setattr(archiver_module, "COMMITS_A_STATE", 0)
+            place.fill("t", 1)
+            settled(archiver)
+        archiver._take_listed(Done(0, list_all(place.base, archiver.state.ways), None), place.clock.now)
+        settled(archiver)
+        assert verify(place.base.uri).findings == []
+    assert place.base.list(f"commits/{way.claim}/") == {}
+    assert read_state(place.base, then).name == archiver.state.name
 
 
 def test_pieces_of_a_segment_that_the_store_has_no_more(place):
@@ -259,6 +332,28 @@ def test_pieces_of_a_segment_that_the_store_has_no_more(place):
     old = [each for each in listed.segments if each.retired == "retention"]
     assert [(each.base, each.end) for each in old] == [(0, 5)]
     assert place.base.read(old[0].object(listed.key, ".log")) == held[found.key][0]
+
+
+@pytest.mark.parametrize("config", [{}, SMALL])
+def test_the_log_start_offset_before_any_segment_is_sealed(place, tmp_path, config):
+    place.store.create_topic("t", config=config)
+    with place.archiver() as archiver:
+        place.fill("t", 6)
+        settled(archiver)
+        then = place.clock.now
+        place.clock.now += 1000
+        place.store.partition("t", 0).delete_records(4)
+        settled(archiver)
+        place.clock.now += 1000
+        place.fill("t", 40)
+        settled(archiver)
+    for at, start, end in ((then, 0, 6), (then + 1000, 4, 6), (None, 4, 46)):
+        restored = tmp_path / f"at {at}"
+        segstore.restore(place.base.uri, restored, at=at)
+        with segstore.open(restored, "r") as store:
+            log = store.partition("t")
+            assert (log.start_offset, log.end_offset) == (start, end)
+        assert segstore.check(restored) == []
 
 
 def test_a_topic_that_was_made_again(place):
