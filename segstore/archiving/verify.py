@@ -7,7 +7,7 @@ Nothing is on disk; in the archive: only reads. Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore._native import lib
@@ -23,6 +23,9 @@ from segstore.storage.segment.batch_scan import BAD
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+
+
+Check = Callable[[RemoteFiles, Collection[NamedObject], Progress], list[Finding]]
 
 
 class Verified(NamedTuple):
@@ -42,11 +45,13 @@ def verify(
     progress: Progress | None = None,
     filesystem: FileSystem | None = None,
     files: Files | None = None,
+    check: Check | None = None,
 ) -> Verified:
     """Read every object that the newest state of the archive at `uri` names, and those of earlier ways, and
     check sizes, CRC-32Cs, and that logs are valid batches whose offsets rise. A `Finding` has the name of an
     object as its path. `progress` is called with the bytes that were read. `filesystem` is used in place of
-    that of the URI. An archiver may be at work: what it removes meanwhile is no finding.
+    that of the URI. An archiver may be at work: what it removes meanwhile is no finding. `check` does the
+    work of `verify_objects`, by default that.
 
     Raises ArchiveError if there is no archive, or it can't be reached; InvalidArgumentError.
     """
@@ -65,7 +70,7 @@ def verify(
         size = there.get(each.object, each.size)
         if 0 <= each.size < size:
             findings.append(Finding(each.object, None, None, f"it has {size} bytes, not {each.size}"))
-    findings += verify_objects(remote, contents.objects.values(), count)
+    findings += (check or verify_objects)(remote, list(contents.objects.values()), count)
     if findings:
         findings = _still_named(findings, contents, named_objects(remote))
     unnamed = [name for name in there if name not in contents.objects and not name.startswith(CLAIMS)]

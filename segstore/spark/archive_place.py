@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from segstore.archiving.archive_uri import redacted
 from segstore.archiving.object_names import CLAIMS
 from segstore.config import arguments
 from segstore.errors import ConfigError, InvalidArgumentError
@@ -26,7 +27,6 @@ FILESYSTEM = "archiveFilesystem"
 _SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FILE = re.compile(r"^file:(//)?(?=/)")
 _OPENER = re.compile(r"[\w.]+:\w+")
-_SECRETS = re.compile(r"(?<=://)[^/?]*@|\?.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ArchivePlace:
     opener: str | None = None
 
     def __str__(self) -> str:
-        return shown_uri(self.uri)
+        return redacted(self.uri)
 
     def open(self) -> ArchivedLogs:
         """Return the logs of the archive's newest state. Raises ConfigError, ArchiveError."""
@@ -78,11 +78,6 @@ def _function(opener: str) -> Any:
         ) from None
 
 
-def shown_uri(uri: str) -> str:
-    """Return a URI without user, password and query."""
-    return _SECRETS.sub("", uri)
-
-
 def is_archive_uri(path: str) -> bool:
     """Return whether a path is a URI of another file system than the local one."""
     return _SCHEME.match(path) is not None
@@ -120,7 +115,7 @@ def archive_place(options: Mapping[str, str]) -> tuple[ArchivePlace | None, bool
         return None, False
     if alone and beside is not None:
         raise ConfigError(
-            f"option archive={shown_uri(beside)!r}: option path names an archive too; it must be the "
+            f"option archive={redacted(beside)!r}: option path names an archive too; it must be the "
             "directory of the live store, or option archive is left out"
         )
     if alone:

@@ -11,16 +11,18 @@ from __future__ import annotations
 import os
 import pickle
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from segstore.archiving.verify import verify as verify_archive
+from segstore.archiving.verify import verify_objects
 from segstore.config import arguments
 from segstore.coordinator.checking import check_internal
 from segstore.errors import InvalidTypeError
-from segstore.spark.archive_place import is_archive_uri
+from segstore.spark.archive_place import absolute, is_archive, is_archive_uri
 from segstore.spark.columns import arrow_schema, ddl
 from segstore.spark.options import parse_options, store_paths
 from segstore.spark.sink_store import COLUMNS, PASSED_OVER, Sink, parse_sink_options
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from segstore.archiving.contents import NamedObject
+    from segstore.archiving.downloads import Progress
+    from segstore.archiving.remote import RemoteFiles
     from segstore.storage.staging import Adoption, Staged
 
 Piece = TypeVar("Piece")
@@ -238,11 +243,27 @@ TASK_BYTES = 64 << 20
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
     """See `segstore.spark.verify`."""
+    if is_archive(os.fspath(path)):
+        return _verify_archive(spark, os.fspath(path))
     roots = store_paths({"path": arguments.path("path", path)})
     tasks = bundles([part for root in roots for part in parts(root)], lambda part: part.size, TASK_BYTES)
     done = (checked for each in run(spark, tasks, _check_all) for checked in each)
     by_part = {checked.part: checked for checked in done}
     return [finding for root in roots for finding in (*check_rest(root, by_part), *check_internal(root))]
+
+
+def _verify_archive(spark: SparkSession, path: str) -> list[Finding]:
+    def check(remote: RemoteFiles, objects: Collection[NamedObject], told: Progress) -> list[Finding]:
+        made = bundles(list(objects), lambda each: max(each.size, 0), TASK_BYTES)
+        found = run(spark, [(remote, bundle) for bundle in made], _verify_bundle)
+        told(sum(max(each.size, 0) for each in objects))
+        return [finding for findings in found for finding in findings]
+
+    return verify_archive(absolute("path", path), check=check).findings
+
+
+def _verify_bundle(each: tuple[RemoteFiles, list[NamedObject]]) -> list[Finding]:
+    return verify_objects(*each)
 
 
 def _check_all(bundle: list[Part]) -> list[Checked]:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
-    """Run `segstore.check` on all executors, segment by segment; the list is empty where the store is
-    sound. Raises StorageError where there is no store.
+    """Run `segstore.check` on all executors, segment by segment; the list is empty if the store is sound.
+    Of an archive, whose URI or directory `path` may be, all objects are read and checked, as
+    `segstore archive verify` does. Raises StorageError if there is no store; ArchiveError if the archive
+    can't be reached.
     """
     from segstore.spark.job_tasks import verify
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from segstore.archiving.archive_uri import redacted
 from segstore.config import arguments
 from segstore.errors import ConfigError, InvalidArgumentError, StorageError
 from segstore.files import Files
@@ -22,7 +23,6 @@ from segstore.spark.archive_place import (
     absolute,
     archive_place,
     is_archive_uri,
-    shown_uri,
 )
 from segstore.spark.offsets import (
     OffsetSpec,
@@ -198,7 +198,7 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
     given = _given_path(options)
     if is_archive_uri(given):
         raise ConfigError(
-            f"option path={shown_uri(given)!r}: must be a directory of this machine: an archive is only read"
+            f"option path={redacted(given)!r}: must be a directory of this machine: an archive is only read"
         )
     path = store_path(options)
     several = [given] if Files().exists(path) else re.split(":(?=/)", given)

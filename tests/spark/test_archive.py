@@ -18,7 +18,9 @@ from producers import send
 from stores import START_MS, Clock
 
 import segstore
+from segstore import spark as jobs
 from segstore.archiving.object_names import Claim
+from segstore.archiving.verify import verify
 from segstore.errors import ConfigError, CorruptArchiveError, DataLossError
 from segstore.records import CODECS
 from segstore.storage.log.transaction_markers import end_transaction
@@ -357,3 +359,24 @@ def test_a_file_system_of_the_user_s_own(small: Path) -> None:
     given = {"subscribe": "t", "archiveFilesystem": f"{__name__}:local"}
     _, found = batch(f"{small}!archive", **given)
     assert [row["offset"] for row in found] == list(range(100))
+
+
+# --- verification --------------------------------------------------------------------------------
+
+
+def test_verify_of_an_archive_tells_what_the_library_tells(
+    spark: SparkSession, place: Path, tmp_path: Path
+) -> None:
+    assert jobs.verify(spark, place / "archive") == []
+    damaged = tmp_path / "archive"
+    shutil.copytree(place / "archive", damaged)
+    logs, indexes = sorted(damaged.rglob("*.log")), sorted(damaged.rglob("*.index"))
+    data = bytearray(logs[0].read_bytes())
+    data[len(data) // 2] ^= 1
+    logs[0].write_bytes(data)
+    indexes[-1].unlink()
+    found = jobs.verify(spark, str(damaged))
+    assert sorted(found, key=repr) == sorted(verify(str(damaged)).findings, key=repr)
+    assert {each.path for each in found} == {
+        str(each.relative_to(damaged)) for each in (logs[0], indexes[-1])
+    }
