@@ -23,6 +23,8 @@ class WritableObjects(Objects, Protocol):
 
     def delete(self, names: Iterable[str]) -> None: ...
 
+    def delete_unfinished(self) -> int: ...
+
 
 def take_claim(objects: WritableObjects) -> Claim:
     """Write a claim above all others, and return it. Raises ArchiveError."""

@@ -71,6 +71,10 @@ class CountedObjects:
         self._counts.asked("delete", max(len(each) - 1, 0))
         self._call("delete", lambda: self._objects.delete(each))
 
+    def delete_unfinished(self) -> int:
+        """See `RemoteFiles.delete_unfinished`."""
+        return self._objects.delete_unfinished()
+
     def _call(self, kind: str, call: Callable[[], T]) -> T:
         self._counts.asked(kind)
         try:

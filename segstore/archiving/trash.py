@@ -108,9 +108,10 @@ class Listed(NamedTuple):
 
 
 def list_all(objects: WritableObjects, ways: Iterable[Way]) -> Listed:
-    """List all objects of an archive. Raises ArchiveError, CorruptArchiveError if it can't be told what an
-    earlier way needs.
+    """List all objects of an archive, after files of writers that were killed are deleted. Raises
+    ArchiveError, CorruptArchiveError if it can't be told what an earlier way needs.
     """
+    objects.delete_unfinished()
     found = {name for prefix in (CLAIMS, COMMITS, TOPICS) for name in objects.list(prefix)}
     return Listed(found, {name for way in ways for name in _needed_by_way(objects, way, found)})
 

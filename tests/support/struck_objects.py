@@ -52,6 +52,9 @@ class StruckObjects:
             self.base.delete(names[: len(names) // 2])
         return self._call("delete", f"{len(names)}: {names[:1]}", lambda: self.base.delete(names))
 
+    def delete_unfinished(self):
+        return self.base.delete_unfinished()
+
 
 def refused(text):
     """Return the error of an object store that refuses a request."""

@@ -17,7 +17,7 @@ from segstore.archiving import draft as draft_module
 from segstore.archiving import plan as plan_module
 from segstore.archiving.archiver import WentAnotherWayError
 from segstore.archiving.chain import read_state
-from segstore.archiving.remote import RemoteFiles
+from segstore.archiving.remote import PART, RemoteFiles
 from segstore.archiving.trash import list_all, needed_by, own_objects
 from segstore.archiving.uploads import Done
 from segstore.archiving.verify import verify
@@ -188,6 +188,17 @@ def test_objects_go_after_the_grace_time_only(place, monkeypatch):
         after = [name for name in objects_of(place.base) if name.startswith("commits/")]
         assert len(after) < 25
         place.check()
+
+
+def test_files_that_killed_archivers_left_half_written_go_after_a_day(place, tmp_path):
+    place.store.create_topic("t")
+    place.once()
+    left = [tmp_path / "archive" / "commits" / f"{name}{PART}" for name in ("old", "new")]
+    for path in left:
+        path.write_bytes(b"half")
+    os.utime(left[0], (0, 0))
+    list_all(place.base, ())
+    assert [path.exists() for path in left] == [False, True]
 
 
 @pytest.mark.parametrize("written", [10, 90])
