@@ -108,6 +108,7 @@ class Archiver:
         """The moment up to which everything is in the archive; None before the first tick."""
         self.problems: dict[PartitionKey, str] = {}
         """Why partitions are not archived, since the last tick."""
+        self._unreadable = set[PartitionKey]()
 
     def close(self) -> None:
         """End the threads."""
@@ -129,6 +130,7 @@ class Archiver:
                 if not left or self.is_uncertain:
                     raise
         self.carried = moment
+        self._note_unreadable(moment)
         self._clean(moment)
 
     def _carry(self, look: bool) -> Moment:
@@ -248,7 +250,7 @@ class Archiver:
         """Write a commit of what has changed, or a state; return whether there was anything to write."""
         time = max(moment.time, self.state.time)
         due = self._retention.is_due(time)
-        topics = changed_topics(self.state, moment, time)
+        topics = changed_topics(self.state, moment, time, self._before())
         gone = self._retention.forgotten(self.state, time) if due else []
         dropped = self._retention.dropped(self.partitions, self.state, time, gone) if due else {}
         small = self._moments.small() if whole else {}
@@ -276,6 +278,12 @@ class Archiver:
             draft.finish()
         self._write(commit, draft, is_state)
         return True
+
+    def _before(self) -> int:
+        """Return the time (ms) of the last moment whose topics are known, 0 if the archive begins."""
+        if self.carried is not None:
+            return self.carried.time
+        return self.state.time if self.state.topics else 0
 
     def _new_lists(
         self, plans: Iterable[PartitionPlan], dropped: Mapping[PartitionKey, frozenset[str]], time: int
@@ -369,6 +377,18 @@ class Archiver:
             self.problems.pop(key, None)
             if carried.problem is not None:
                 self.problems[key] = carried.problem
+
+    def _note_unreadable(self, moment: Moment) -> None:
+        """Note topics whose settings can't be read: they are not archived."""
+        now = {
+            PartitionKey(info.name, info.topic_id, 0): f"{info.name}: {info.error}"
+            for info in moment.topics.values()
+            if info.error is not None
+        }
+        for key in self._unreadable - now.keys():
+            self.problems.pop(key, None)
+        self.problems |= now
+        self._unreadable = set(now)
 
     def _throw_stale(self, each: PartitionArchive, carried: Carried) -> None:
         """Throw away uploads of segments that the log has no more."""

@@ -15,13 +15,15 @@ MOST_VERSIONS = 64
 """Of a small file, and of the settings of a topic."""
 
 
-def changed_topics(state: ArchiveState, moment: Moment, time: int) -> list[ArchivedTopic]:
-    """Return the topics that are new, or have other partitions or settings, or were deleted."""
+def changed_topics(state: ArchiveState, moment: Moment, time: int, before: int) -> list[ArchivedTopic]:
+    """Return the topics that are new since the time `before`, or have other partitions or settings, or were
+    deleted.
+    """
     found = []
     for info in moment.topics.values():
         if info.error is None:
             had = state.topics.get((info.name, info.topic_id))
-            now = _topic(info, had, time)
+            now = _topic(info, had, time, before)
             if now != had:
                 found.append(now)
     for key, each in state.topics.items():
@@ -30,11 +32,11 @@ def changed_topics(state: ArchiveState, moment: Moment, time: int) -> list[Archi
     return found
 
 
-def _topic(info: TopicInfo, had: ArchivedTopic | None, time: int) -> ArchivedTopic:
-    settings = with_version(
-        had.settings if had is not None else (), time, format_settings(info) if info.ours else b""
-    )
-    created = time if had is None else had.created
+def _topic(info: TopicInfo, had: ArchivedTopic | None, time: int, before: int) -> ArchivedTopic:
+    settings = had.settings if had is not None else ()
+    if had is None or info.lost is None:
+        settings = with_version(settings, time, format_settings(info) if info.ours else b"")
+    created = before if had is None else had.created
     return ArchivedTopic(info.name, info.topic_id, info.partition_ids, settings[-MOST_VERSIONS:], created)
 
 

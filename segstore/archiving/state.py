@@ -24,8 +24,8 @@ Versions = tuple[tuple[int, bytes], ...]
 
 class ArchivedTopic(NamedTuple):
     """A topic. `settings` are contents of its settings file, as `storage.meta.topic_info` formats them; a
-    broker's topic, which has none, has b"". `created` is when the archiver first saw it, `deleted` when it
-    was there no more (ms), None while it is.
+    broker's topic, which has none, has b"". `created` is when the archiver last saw that it was not there
+    (ms), 0 if the archive began with it; `deleted` when it was there no more, None while it is.
     """
 
     name: str
@@ -36,12 +36,10 @@ class ArchivedTopic(NamedTuple):
     deleted: int | None = None
 
     def there_at(self, time: int | None) -> bool:
-        """Return whether the topic was there at a time (ms), None: in the newest state. What was there when
-        the archive began counts as there before that, too.
-        """
+        """Return whether the topic was there at a time (ms), None: in the newest state."""
         if time is None:
             return self.deleted is None
-        return self.deleted is None or time < self.deleted
+        return self.created <= time and (self.deleted is None or time < self.deleted)
 
 
 @dataclass(frozen=True)

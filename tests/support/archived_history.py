@@ -31,7 +31,7 @@ class ArchivedHistory:
 
     def __init__(self, uri: str | Path) -> None:
         self.remote = RemoteFiles(str(uri))
-        self.claim, self.ways = CLAIM, tuple[Way, ...]()
+        self.claim, self.ways, self._looked = CLAIM, tuple[Way, ...](), 0
         self.remote.write(claim_object(CLAIM), [b"{}"])
         self.sequence = 0
         self.topics: dict[tuple[str, str], ArchivedTopic] = {}
@@ -82,11 +82,12 @@ class ArchivedHistory:
 
     def _take_topics(self, store: Store, time: int) -> None:
         there = {(info.name, info.topic_id): info for info in store.topics().values()}
+        before, self._looked = self._looked, time
         for which, held in self.topics.items():
             if which not in there and held.deleted is None:
                 self.topics[which] = held._replace(deleted=time)
         for which, info in there.items():
-            created = self.topics[which].created if which in self.topics else time
+            created = self.topics[which].created if which in self.topics else before
             known = self.topics[which].settings if which in self.topics else ()
             settings = with_version(known, *_settings(info, time)[0])
             self.topics[which] = ArchivedTopic(*which, info.partition_ids, settings, created)

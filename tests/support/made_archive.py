@@ -48,7 +48,7 @@ def make_archive(
             for info in topics
             for number in info.partition_ids
         ]
-        told = [ArchivedTopic(t.name, t.topic_id, t.partition_ids, _settings(t, time), time) for t in topics]
+        told = [ArchivedTopic(t.name, t.topic_id, t.partition_ids, _settings(t, time), 0) for t in topics]
         for name, last in ((CommitName(claim, 1, STATE), False), (CommitName(claim, 2, COMMIT), True)):
             bodies: list[bytes] = []
             entries = [each.entry(name, bodies, last, pieces) for each in made]

@@ -384,6 +384,58 @@ def test_a_topic_that_was_made_again(place):
     assert state.topic("t") is None
 
 
+def test_a_topic_is_not_there_before_it_was_made(place):
+    place.store.create_topic("first")
+    with place.archiver() as archiver:
+        archiver.tick()
+        place.clock.now += 5000
+        archiver.tick()
+        before = place.clock.now
+        place.clock.now += 500
+        place.store.create_topic("late")
+        archiver.tick()
+    state = read_state(place.base)
+    assert state.topic_names() == ["first", "late"]
+    assert state.topic_names(0) == state.topic_names(before - 1) == ["first"]
+    assert state.topic_names(before) == ["first", "late"]  # it may have been made just then
+
+
+def test_a_topic_whose_settings_are_unreadable_is_told(place):
+    for name in ("whole", "broken"):
+        place.store.create_topic(name)
+    place.store.close()
+    kept = {path: path.read_bytes() for path in (place.path / ".segstore" / "topics").glob("broken*")}
+    for path in [*kept, *(place.path / "broken-0").glob("*.log")]:
+        path.write_bytes(b"{") if path in kept else path.unlink()
+    with place.archiver() as archiver:
+        archiver.tick()
+        assert [key.topic for key in archiver.problems] == ["broken"]
+        assert read_state(place.base).topic_names() == ["whole"]
+    for path, data in kept.items():
+        path.write_bytes(data)
+    with place.archiver() as archiver:
+        archiver.tick()
+        assert not archiver.problems
+    place.store = segstore.open(place.path, clock=place.clock)
+
+
+def test_settings_that_are_lost_stay_as_they_were_in_the_archive(place):
+    place.store.create_topic("t", config=SMALL)
+    place.fill("t", 3)
+    place.once()
+    place.store.close()
+    kept = {path: path.read_bytes() for path in (place.path / ".segstore" / "topics").glob("t.*")}
+    for path in kept:
+        path.write_bytes(b"{")
+    before = read_state(place.base).topic("t")
+    with place.archiver() as archiver:
+        archiver.tick()
+        assert read_state(place.base).topic("t") == before
+    for path, data in kept.items():
+        path.write_bytes(data)
+    place.store = segstore.open(place.path, clock=place.clock)
+
+
 def test_settings_partitions_and_small_files_have_versions(place):
     place.store.create_topic("t")
     with place.archiver() as archiver:
