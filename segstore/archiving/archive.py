@@ -30,6 +30,7 @@ from segstore.errors import (
     InvalidTypeError,
     SegstoreError,
     StoreClosedError,
+    copy_of,
 )
 from segstore.following.running import Running, deadline_in
 from segstore.following.source_end import UNKNOWN, Lag
@@ -180,8 +181,8 @@ class Archive(Running):
         try:
             with os_errors():
                 self._turn(again)
-            if (error := self._error) is not None:
-                raise error
+            if self._error is not None:
+                raise copy_of(self._error)
         finally:
             self._drop()
 
@@ -344,7 +345,7 @@ def opened(
             "a ReplicatedStore has several directories, and no moment of all: archive one of them by its"
             f" path, as {store.directories[0]}, which has its replicas up to their high watermarks"
         )
-    objects = RemoteFiles(os.fspath(uri), filesystem)
+    objects = RemoteFiles(uri, filesystem)
     beside = store if isinstance(store, Store) else None
     if beside is None:
         held = open_store(store, "r")  # type: ignore[arg-type]

@@ -32,10 +32,12 @@ class Place(NamedTuple):
     filesystem: FileSystem
 
 
-def opened(uri: str, filesystem: FileSystem | None) -> Place:
+def opened(uri: str | os.PathLike[str], filesystem: FileSystem | None) -> Place:
     """Open the file system of a URI, or of the path of a directory; or take the path within another file
     system. Raises InvalidArgumentError, ArchiveError.
     """
+    if isinstance(uri, os.PathLike):
+        uri = arguments.path("uri", uri)
     if not isinstance(uri, str) or not uri:
         raise InvalidArgumentError(f"uri={uri!r}: give a URI such as s3://bucket/log, or a directory")
     if filesystem is not None:

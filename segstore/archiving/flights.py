@@ -16,7 +16,7 @@ from segstore.archiving.object_names import PartitionKey
 from segstore.archiving.partition_archive import PartitionArchive
 from segstore.archiving.pieces import Segment
 from segstore.archiving.uploads import Done, Sealed, Uploads, upload_segment
-from segstore.errors import SegstoreError
+from segstore.errors import SegstoreError, copy_of
 from segstore.files import Files
 
 
@@ -66,4 +66,4 @@ class Flights:
             return
         each.ends = None  # the next tick looks at the partition again
         if done.error is not None and not isinstance(done.error, SegstoreError | OSError):
-            raise done.error
+            raise copy_of(done.error)

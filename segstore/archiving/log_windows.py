@@ -212,8 +212,7 @@ def _whole_behind(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int
     """Return the byte of the extent at which the first whole batch behind damage lies, and its base
     offset.
     """
-    buffer = ffi.from_buffer("uint8_t[]", data)
-    found = lib.seg_resync(buffer, len(data), bad + 1, least, MAX_OFFSET)
+    found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), bad + 1, least, MAX_OFFSET)
     if found < 0:
         return None
     return ask.position + int(found), int.from_bytes(data[found : found + 8], "big")

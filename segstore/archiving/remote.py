@@ -54,7 +54,7 @@ class RemoteFiles:
 
     def __init__(
         self,
-        uri: str,
+        uri: str | os.PathLike[str],
         filesystem: FileSystem | None = None,
         files: Files | None = None,
         patience: float = PATIENCE,

@@ -66,7 +66,7 @@ class _Archive(Objects, ReadableObjects, Protocol):
 
 
 def restore(
-    uri: str,
+    uri: str | os.PathLike[str],
     path: str | os.PathLike[str],
     at: int | datetime | Mapping[TopicPartition, int] | None = None,
     topics: str | Iterable[str] | None = None,

@@ -17,7 +17,7 @@ from segstore.archiving.claim import WritableObjects
 from segstore.archiving.object_names import SEGMENT_SUFFIXES, PartitionKey
 from segstore.archiving.pieces import Segment, Source, source_of
 from segstore.archiving.stretches import STEP, LogFile, crc_of
-from segstore.errors import ArchiveError, StoreClosedError
+from segstore.errors import ArchiveError, StoreClosedError, copy_of
 from segstore.files import Files
 from segstore.storage.segment.segment import Segment as LocalSegment
 from segstore.threads import Background
@@ -58,7 +58,7 @@ class Uploads:
         found = sorted((told.get() for _ in calls), key=lambda each: each.number)
         for each in found:
             if each.error is not None:
-                raise each.error
+                raise copy_of(each.error)
         return [each.result for each in found]  # type: ignore[misc]
 
     def begin(self, number: int, call: Callable[[], T], told: SimpleQueue[Done[T]]) -> None:

@@ -7,6 +7,7 @@ Nothing is on disk; in the archive: only reads. Threads: any.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,7 +41,7 @@ class Verified(NamedTuple):
 
 
 def verify(
-    uri: str,
+    uri: str | os.PathLike[str],
     *,
     progress: Progress | None = None,
     filesystem: FileSystem | None = None,

@@ -22,7 +22,7 @@ from segstore.archiving.verify import verify_objects
 from segstore.config import arguments
 from segstore.coordinator.checking import check_internal
 from segstore.errors import InvalidTypeError
-from segstore.spark.archive_place import absolute, is_archive, is_archive_uri
+from segstore.spark.archive_place import is_archive, is_archive_uri
 from segstore.spark.columns import arrow_schema, ddl
 from segstore.spark.options import parse_options, store_paths
 from segstore.spark.sink_store import COLUMNS, PASSED_OVER, Sink, parse_sink_options
@@ -243,9 +243,10 @@ TASK_BYTES = 64 << 20
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
     """See `segstore.spark.verify`."""
-    if is_archive(os.fspath(path)):
-        return _verify_archive(spark, os.fspath(path))
-    roots = store_paths({"path": arguments.path("path", path)})
+    given = path if isinstance(path, str) and is_archive_uri(path) else arguments.path("path", path)
+    if is_archive(given):
+        return _verify_archive(spark, given)
+    roots = store_paths({"path": given})
     tasks = bundles([part for root in roots for part in parts(root)], lambda part: part.size, TASK_BYTES)
     done = (checked for each in run(spark, tasks, _check_all) for checked in each)
     by_part = {checked.part: checked for checked in done}
@@ -259,7 +260,7 @@ def _verify_archive(spark: SparkSession, path: str) -> list[Finding]:
         told(sum(max(each.size, 0) for each in objects))
         return [finding for findings in found for finding in findings]
 
-    return verify_archive(absolute("path", path), check=check).findings
+    return verify_archive(path, check=check).findings
 
 
 def _verify_bundle(each: tuple[RemoteFiles, list[NamedObject]]) -> list[Finding]:

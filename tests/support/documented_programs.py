@@ -14,6 +14,7 @@ import pages
 from documented_commands import ASSIGNMENT, Command
 from places import REPOSITORY, SUPPORT
 
+INSTALLED = re.compile(r"^/opt/segstore(-[0-9.]+)?/bin/")
 EXTRA = re.compile(r"(?:segstore|\.|\./segstore)\[([\w,-]+)\]")
 
 
@@ -60,6 +61,13 @@ def _others(command: Command) -> str | None:
     return None
 
 
+def _runuser(command: Command) -> str | None:
+    """The command behind `--` is judged."""
+    words = command.words[command.words.index("--") + 1 :]
+    found = faults([command._replace(words=words)])
+    return found[0] if found else None
+
+
 JUDGES: Mapping[str, Callable[[Command], str | None]] = {
     "segstore": _segstore,
     "make": _make,
@@ -72,7 +80,8 @@ JUDGES: Mapping[str, Callable[[Command], str | None]] = {
     ),
     **dict.fromkeys(("do", "done", "until"), _others),  # of the shell
     **dict.fromkeys(("cd", "chrt", "curl", "docker", "git", "openssl", "perf", "pytest", "py-spy"), _others),
-    **dict.fromkeys(("rsync", "ssh", "sudo", "systemctl", "useradd", "uvicorn"), _others),
+    "runuser": _runuser,
+    **dict.fromkeys(("ln", "rsync", "ssh", "sudo", "systemctl", "useradd", "uvicorn"), _others),
 }
 """The judge of each program. A program that is new in the documentation needs a line here."""
 
@@ -100,9 +109,13 @@ def is_known(program: str) -> bool:
 
 
 def faults(commands: Sequence[Command]) -> list[str]:
-    """Return what is wrong with commands of the documentation, a line for each."""
+    """Return what is wrong with commands of the documentation, a line for each. A program of an installed
+    version is judged as the one of that name.
+    """
     found = []
     for each in commands:
-        fault = JUDGES.get(each.program, _others)(each) if is_known(each.program) else "an unknown program"
+        name = INSTALLED.sub("", each.program)
+        judged = each._replace(words=(name, *each.words[1:]))
+        fault = JUDGES.get(name, _others)(judged) if is_known(name) else "an unknown program"
         found += [f"{each.page}: `{each.text}`: {fault}"] if fault else []
     return found
