@@ -481,8 +481,7 @@ class Replica:
     def _cut_at(self, view: LogView, slot: int, position: int, end: int, done: Truncated) -> Truncated:
         partition = self._partition
         high_watermark = min(partition.visible.high_watermark, end)
-        self._change(end, lambda: self._cut_files(view, slot, position, end))
-        partition.visible.cut(high_watermark)
+        self._change(end, lambda: self._cut_files(view, slot, position, end), high_watermark)
         self._forget_epochs(end)
         return done
 
@@ -526,8 +525,7 @@ class Replica:
             partition.writer.check()
             view = partition.visible.ahead()
             cut = sum(segment.size for segment in view.segments)
-            self._change(min(view.bases[0], offset), lambda: self._begin_files(view, offset))
-            partition.visible.cut(offset)
+            self._change(min(view.bases[0], offset), lambda: self._begin_files(view, offset), offset)
             self._forget_epochs(0)
             return Truncated(offset, cut)
 
@@ -561,10 +559,10 @@ class Replica:
         self._partition.visible.start_offset = offset
         self._start_moved(offset)
 
-    def _change(self, end: int, change: Callable[[], None]) -> None:
-        """Change the log's files, so that nothing from offset `end` on is left; readers don't see what is
-        removed when that begins. A recovery point above is lowered first, durably: the next open must not
-        miss what was synced and then removed.
+    def _change(self, end: int, change: Callable[[], None], high_watermark: int) -> None:
+        """Change the log's files, so that nothing from offset `end` on is left, and show the log up to a high
+        watermark; readers don't see what is removed when that begins. A recovery point above is lowered
+        first, durably: the next open must not miss what was synced and then removed.
         """
         partition = self._partition
         visible, flusher, segments = partition.visible, partition.flusher, partition.segments
@@ -580,6 +578,7 @@ class Replica:
             flusher.names_changed()
             segments.layout += 1
             partition.flushing.changed = True
+            visible.cut(high_watermark)  # here: a sync would miss files that the view before has
 
         self.recent.clear()
         try:

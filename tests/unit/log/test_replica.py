@@ -173,6 +173,26 @@ def test_r5_an_abort_that_is_cut_is_in_no_transaction_index(tmp_path: Path, left
     assert segstore.check(tmp_path / "follower") == []
 
 
+@pytest.mark.parametrize("offset", [0, 300])
+def test_no_sync_sees_the_view_of_a_log_that_was_cut(
+    led: bytes, log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch, rng: random.Random, offset: int
+) -> None:
+    """Its segments are removed: a sync that looks for one of them would take that for a fault of the disk."""
+    replica, partition = replica_of(log), log.partition_for_write()
+    fetch(replica, led, rng)
+    cut, held = partition.visible.cut, []
+
+    def shown(high_watermark: int) -> None:
+        held.append(partition.flusher.lock.owned)
+        cut(high_watermark)
+
+    monkeypatch.setattr(partition.visible, "cut", shown)
+    replica.truncate_to(offset)
+    replica.truncate_fully_and_start_at(500)
+    assert held == [True, True]
+    log.flush()
+
+
 def test_what_is_cut_is_gone_and_comes_back(
     tmp_path: Path, led: bytes, log: segstore.PartitionLog, rng: random.Random
 ) -> None:
