@@ -14,10 +14,10 @@ from segstore.archiving.chain import Objects, newer_state, read_state
 from segstore.archiving.log_contents import LogContents, contents_of
 from segstore.archiving.object_names import PartitionKey
 from segstore.archiving.remote import RemoteFiles
-from segstore.archiving.segment_list import SegmentList, parse_segment_list
+from segstore.archiving.segment_list import SegmentList, read_segments
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic
 from segstore.closing import Closing
-from segstore.errors import CorruptArchiveError, CorruptCheckpointError, UnknownTopicOrPartitionError
+from segstore.errors import CorruptCheckpointError, UnknownTopicOrPartitionError
 from segstore.storage.meta.topic_info import parse_settings
 
 if TYPE_CHECKING:
@@ -109,15 +109,10 @@ class ArchivedLogs(Closing):
         return self.contents(topic, partition)
 
     def _listed(self, held: ArchivedPartition) -> SegmentList:
-        if held.segments is None:
-            return SegmentList(held.key)
         before = self._known.get(held.key)
         if before is not None and before.partition.segments == held.segments:
             return before.listed
-        try:
-            return parse_segment_list(self.objects.read(held.segments), held.segments)
-        except FileNotFoundError:
-            raise CorruptArchiveError(held.segments, "it is missing") from None
+        return read_segments(self.objects, held)
 
 
 def _gaps_end(topic: ArchivedTopic, held: ArchivedPartition, settings: bytes) -> int:

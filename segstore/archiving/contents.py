@@ -14,7 +14,7 @@ from segstore.archiving.chain import Objects, read_state
 from segstore.archiving.downloads import ObjectRange
 from segstore.archiving.object_names import COMMIT, STATE, CommitName, commits_of, parse_commit
 from segstore.archiving.restored_logs import check_joined, file_of, restored_logs
-from segstore.archiving.segment_list import SegmentList, parse_segment_list
+from segstore.archiving.segment_list import SegmentList, read_segments
 from segstore.archiving.state import ArchivedPartition, ArchiveState, version_at
 from segstore.errors import CorruptArchiveError, CorruptCheckpointError
 from segstore.storage.finding import Finding
@@ -98,22 +98,6 @@ def _chain(objects: Objects, state: ArchiveState) -> Iterator[CommitName]:
     first = max(states, default=last)
     yield CommitName(claim, first, STATE)
     yield from (CommitName(claim, sequence, COMMIT) for sequence in range(first + 1, last + 1))
-
-
-def read_segments(objects: Objects, archived: ArchivedPartition) -> SegmentList:
-    """Return the list of a partition's segments, an empty one if none is sealed. Raises
-    CorruptArchiveError.
-    """
-    name = archived.segments
-    if name is None:
-        return SegmentList(archived.key)
-    try:
-        listed = parse_segment_list(objects.read(name), name)
-    except FileNotFoundError:
-        raise CorruptArchiveError(name, "it is missing") from None
-    if listed.key != archived.key:
-        raise CorruptArchiveError(name, f"it lists segments of {listed.key}, not of {archived.key}")
-    return listed
 
 
 def _add_segments(listed: SegmentList, found: ArchiveContents) -> None:

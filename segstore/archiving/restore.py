@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from segstore import names
 from segstore.archiving.chain import Objects, read_state
-from segstore.archiving.contents import named_objects, read_segments
+from segstore.archiving.contents import named_objects
 from segstore.archiving.downloads import Progress, ReadableObjects, download
 from segstore.archiving.object_names import PartitionKey
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.restored_partition import RestoredPartition
+from segstore.archiving.segment_list import read_segments
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic, ArchiveState, version_at
 from segstore.archiving.times import Cut, parse_at
 from segstore.config import arguments

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from segstore.archiving.object_names import SEGMENTS, PartitionKey, PartitionObject
 from segstore.archiving.pieces import Segment, segment_of
 from segstore.errors import CorruptArchiveError
 from segstore.storage.meta.framed import frame, unframe
+
+if TYPE_CHECKING:
+    from segstore.archiving.chain import Objects
+    from segstore.archiving.state import ArchivedPartition
 
 FORMAT = 1
 
@@ -107,3 +112,19 @@ def parse_segment_list(data: bytes, name: str) -> SegmentList:
         return SegmentList(key, int(held["version"]), segments, starts)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptArchiveError(name, f"no list of segments: {error}") from None
+
+
+def read_segments(objects: Objects, archived: ArchivedPartition) -> SegmentList:
+    """Return the list of a partition's segments, an empty one if none is sealed. Raises
+    CorruptArchiveError.
+    """
+    name = archived.segments
+    if name is None:
+        return SegmentList(archived.key)
+    try:
+        listed = parse_segment_list(objects.read(name), name)
+    except FileNotFoundError:
+        raise CorruptArchiveError(name, "it is missing") from None
+    if listed.key != archived.key:
+        raise CorruptArchiveError(name, f"it lists segments of {listed.key}, not of {archived.key}")
+    return listed

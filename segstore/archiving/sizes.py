@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from segstore.archiving.chain import Objects, read_state
 from segstore.archiving.remote import RemoteFiles
-from segstore.archiving.segment_list import parse_segment_list
+from segstore.archiving.segment_list import read_segments
 from segstore.archiving.state import ArchivedPartition
 
 
@@ -25,8 +25,5 @@ def log_bytes(uri: str, topics: Collection[str] | None = None) -> int:
 
 
 def _of_partition(objects: Objects, partition: ArchivedPartition) -> int:
-    pieces = sum(each.length for each in partition.pieces)
-    if partition.segments is None:
-        return pieces
-    listed = parse_segment_list(objects.read(partition.segments), partition.segments)
-    return pieces + sum(each.size for each in listed.current)
+    segments = read_segments(objects, partition).current
+    return sum(each.length for each in partition.pieces) + sum(each.size for each in segments)

@@ -18,7 +18,7 @@ from segstore.archiving.comparing import Compared, compare, lost
 from segstore.archiving.moment import Moment, Moments
 from segstore.archiving.object_names import STATE, Claim, CommitName, PartitionKey, upload
 from segstore.archiving.partition_archive import PartitionArchive
-from segstore.archiving.segment_list import SegmentList, parse_segment_list
+from segstore.archiving.segment_list import SegmentList, read_segments
 from segstore.archiving.state import ArchivedPartition, ArchiveState, Way, state_of
 from segstore.archiving.uploads import Uploads
 from segstore.errors import CorruptArchiveError, StoreClosedError, UnknownTopicOrPartitionError
@@ -104,18 +104,15 @@ def read_lists(
     objects: WritableObjects, state: ArchiveState, uploads: Uploads
 ) -> dict[PartitionKey, SegmentList]:
     """Return the lists of segments of all partitions, but those that are damaged. Raises ArchiveError."""
-    found = {key: SegmentList(key) for key, each in state.partitions.items() if each.segments is None}
-    named = [(key, each.segments) for key, each in state.partitions.items() if each.segments is not None]
-    read = uploads.run([partial(_read_list, objects, name) for _, name in named])
-    return found | {key: each for (key, _), each in zip(named, read, strict=True) if each is not None}
+    held = list(state.partitions.values())
+    read = uploads.run([partial(_read_list, objects, each) for each in held])
+    return {it.key: each for it, each in zip(held, read, strict=True) if each is not None}
 
 
-def _read_list(objects: WritableObjects, name: str) -> SegmentList | None:
+def _read_list(objects: WritableObjects, partition: ArchivedPartition) -> SegmentList | None:
     """Return a list, None if it is damaged or missing: then the partition is archived anew."""
     try:
-        return parse_segment_list(objects.read(name), name)
-    except FileNotFoundError:
-        log.warning("%s: %s is missing: the partition is archived anew", objects.uri, name)
+        return read_segments(objects, partition)
     except CorruptArchiveError as error:
         log.warning("%s: the partition is archived anew: %s", objects.uri, error)
     return None

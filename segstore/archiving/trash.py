@@ -29,7 +29,7 @@ from segstore.archiving.object_names import (
     commits_of,
 )
 from segstore.archiving.pieces import Segment
-from segstore.archiving.segment_list import SegmentList, parse_segment_list
+from segstore.archiving.segment_list import SegmentList, read_segments
 from segstore.archiving.state import ArchiveState, Way
 from segstore.errors import CorruptArchiveError
 
@@ -122,8 +122,7 @@ def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[s
     earlier = newest_of(objects, way.claim)
     if earlier is None:
         raise CorruptArchiveError(prefix, "what the archive had on an earlier way is missing")
-    named = [each.segments for each in earlier.partitions.values() if each.segments is not None]
-    return needed | needed_by(earlier, [parse_segment_list(objects.read(name), name) for name in named])
+    return needed | needed_by(earlier, [read_segments(objects, it) for it in earlier.partitions.values()])
 
 
 def own_objects(claim: Claim, state: ArchiveState, last_state: CommitName) -> set[str]:
