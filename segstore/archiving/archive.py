@@ -21,7 +21,7 @@ from segstore.archiving.lag import lags, total_of
 from segstore.archiving.metrics import families
 from segstore.archiving.moment import Moments
 from segstore.archiving.remote import RemoteFiles
-from segstore.archiving.settings import GRACE_MS, WEEK_MS, ArchiveSettings, checked
+from segstore.archiving.settings import GRACE_MS, INTERVAL_MS, UPLOADS, WEEK_MS, ArchiveSettings, checked
 from segstore.errors import (
     ArchiveError,
     ArchiveFencedError,
@@ -283,13 +283,13 @@ def archive(
     store: Store | str | os.PathLike[str],
     uri: str | os.PathLike[str],
     topics: Iterable[str] | None = None,
-    interval_ms: int = 1000,
+    interval_ms: int = INTERVAL_MS,
     *,
     retention_ms: int = -1,
     retention_bytes: int = -1,
     replaced_retention_ms: int = WEEK_MS,
     grace_ms: int = GRACE_MS,
-    uploads: int = 4,
+    uploads: int = UPLOADS,
     filesystem: FileSystem | None = None,
 ) -> Archive:
     """Archive a store at `uri`, such as s3://bucket/log or a directory, until the result is closed.
@@ -309,10 +309,10 @@ def archive(
     Raises InvalidArgumentError, InvalidTypeError, StorageError; errors of the archive come later, as
     `Archive.error`.
     """
-    made = opened(
-        store, uri, topics, interval_ms, retention_ms, retention_bytes, replaced_retention_ms, grace_ms,
-        uploads, filesystem,
-    )  # fmt: skip
+    settings = checked(
+        topics, interval_ms, retention_ms, retention_bytes, replaced_retention_ms, grace_ms, uploads
+    )
+    made = opened(store, uri, settings, filesystem)
     try:
         made.start()
     except BaseException:
@@ -324,22 +324,13 @@ def archive(
 def opened(
     store: Store | str | os.PathLike[str],
     uri: str | os.PathLike[str],
-    topics: Iterable[str] | None = None,
-    interval_ms: int = 1000,
-    retention_ms: int = -1,
-    retention_bytes: int = -1,
-    replaced_retention_ms: int = WEEK_MS,
-    grace_ms: int = GRACE_MS,
-    uploads: int = 4,
+    settings: ArchiveSettings,
     filesystem: FileSystem | None = None,
 ) -> Archive:
     """Return an archive whose thread is not started: `run_once` may be called. Arguments and errors as
     `archive`.
     """
     check_apart("archive()")
-    settings = checked(
-        topics, interval_ms, retention_ms, retention_bytes, replaced_retention_ms, grace_ms, uploads
-    )
     if isinstance(store, ReplicatedStore):
         raise InvalidTypeError(
             "a ReplicatedStore has several directories, and no moment of all: archive one of them by its"

@@ -12,6 +12,7 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.integers import INT64_MAX
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, INTERNAL
 
+INTERVAL_MS, UPLOADS = 1000, 4
 WEEK_MS = 7 * 24 * 3600 * 1000
 GRACE_MS = 10 * 60 * 1000
 MOST_UPLOADS = 64
@@ -42,13 +43,13 @@ class ArchiveSettings:
 
 
 def checked(
-    topics: Iterable[str] | None,
-    interval_ms: Any,
-    retention_ms: Any,
-    retention_bytes: Any,
-    replaced_retention_ms: Any,
-    grace_ms: Any,
-    uploads: Any,
+    topics: Iterable[str] | None = None,
+    interval_ms: Any = INTERVAL_MS,
+    retention_ms: Any = -1,
+    retention_bytes: Any = -1,
+    replaced_retention_ms: Any = WEEK_MS,
+    grace_ms: Any = GRACE_MS,
+    uploads: Any = UPLOADS,
 ) -> ArchiveSettings:
     """Return the settings. Raises InvalidArgumentError, InvalidTypeError, InvalidTopicError."""
     return ArchiveSettings(

@@ -148,22 +148,22 @@ def _check_only(*allowed: str) -> None:
 def _archive(uri: str, path: str, once: bool, http: str | None, settings: dict[str, Any]) -> None:
     from segstore.archiving.archive import opened
     from segstore.archiving.archive_uri import redacted
+    from segstore.archiving.settings import checked
     from segstore.cli.places.of_store import check_there
 
     check_there(path)
     names = [part for text in settings["topics"] for part in text.split(",") if part]
+    asked = checked(
+        names or None,
+        settings["interval"],
+        retention_ms=settings["retention"],
+        retention_bytes=settings["retention_bytes"],
+        replaced_retention_ms=settings["replaced_retention"],
+    )
     with (
         stopped_by_signals(unfinished=once),
         Lifetime(path) as life,
-        opened(
-            path,
-            uri,
-            names or None,
-            settings["interval"],
-            retention_ms=settings["retention"],
-            retention_bytes=settings["retention_bytes"],
-            replaced_retention_ms=settings["replaced_retention"],
-        ) as running,
+        opened(path, uri, asked) as running,
         life.until_stopped(),
     ):
         life.started(f"is archived at {redacted(uri)}")

@@ -51,12 +51,12 @@ def test_an_archiver_goes_on_from_what_is_there(tmp_path):
         log = store.create_topic("t", config=SMALL) and store.partition("t", 0)
         for _ in range(5):
             fill(log, 30)
-            with opened(store, tmp_path / "archive") as archive:
+            with opened(store, tmp_path / "archive", checked()) as archive:
                 archive.run_once()
                 written = archive.counts.bytes
             check_archive(base, tmp_path / "store")
         assert written < 3 * 4096 + 6000  # what was there before was not uploaded again
-        with opened(tmp_path / "store", tmp_path / "archive") as archive:
+        with opened(tmp_path / "store", tmp_path / "archive", checked()) as archive:
             archive.run_once()
             assert archive.counts.commits == 0
 
@@ -136,10 +136,10 @@ def test_a_directory_of_a_replicated_store(tmp_path):
         store.create_topic("t", replication_factor=3, config=SMALL)
         for _ in range(5):
             fill(store.partition("t", 0), 10)
-            with opened(tmp_path / "b", tmp_path / "archive") as archive:
+            with opened(tmp_path / "b", tmp_path / "archive", checked()) as archive:
                 archive.run_once()
                 assert archive.counts.ways == 0
-    with opened(tmp_path / "b", tmp_path / "archive") as archive:
+    with opened(tmp_path / "b", tmp_path / "archive", checked()) as archive:
         archive.run_once()
         assert archive.counts.ways == 0
     state = read_state(base)
@@ -156,7 +156,7 @@ def test_a_closed_archive(tmp_path):
         archive.close()
         with pytest.raises(StoreClosedError):
             archive.wait_archived(WAIT_MS)
-        opened(store, tmp_path / "archive").close()
+        opened(store, tmp_path / "archive", checked()).close()
 
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
