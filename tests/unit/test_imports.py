@@ -88,7 +88,7 @@ STARTS: dict[str, tuple[str, int]] = {
         "from segstore.cli import main\nmain(['topics', '--store', sys.argv[1]])",
         ENGINE_SIZE + 18,
     ),
-    "a server's metadata": (METADATA, ENGINE_SIZE + 64),
+    "a server's metadata": (METADATA, ENGINE_SIZE + 63),
 }
 """Programs over a store that was closed cleanly, none of which brings NumPy; and how many modules of segstore
 each brings at most.

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from segstore.errors import IllegalStateError, SegstoreError
 from segstore.files import forks
@@ -17,11 +18,13 @@ from segstore.logger import Logger
 from segstore.storage.store.clients import Turn, Unwritten
 from segstore.threads import Background, Latch
 
-from .certificate_watch import CertificateWatch
 from .listener import Listener
 from .request_metrics import Counted
 from .secured import Secured
 from .shared import Shared
+
+if TYPE_CHECKING:
+    from .certificate_watch import CertificateWatch
 
 log = Logger("segstore")
 
@@ -52,9 +55,13 @@ class Service:
         self._ended = Latch()
         self._deadline = 0.0
         self._are_parts_closed = False
-        self._certificate = CertificateWatch(
-            shared.loop, shared.metrics.listener, lambda: shared.certificate_end
-        )
+        self._certificate = self._watch() if shared.tls is not None else None
+
+    def _watch(self) -> CertificateWatch:
+        from .certificate_watch import CertificateWatch  # a listener without TLS starts without it
+
+        shared = self._shared
+        return CertificateWatch(shared.loop, shared.metrics.listener, lambda: shared.certificate_end)
 
     def start(self) -> None:
         """Begin to take connections. Raises IllegalStateError where no thread can be started, OSError; then
@@ -71,7 +78,7 @@ class Service:
 
     def _run(self) -> None:
         self._announce(self._address)
-        if self._shared.tls is not None:
+        if self._certificate is not None:
             self._certificate.begin()
         try:
             self._shared.loop.run()
@@ -117,7 +124,8 @@ class Service:
     def _resecure(self, secured: Secured) -> None:
         shared, node = self._shared, self._shared.node
         shared.tls, shared.sasl, shared.certificate_end = secured.tls, secured.sasl, secured.certificate_end
-        self._certificate.look()
+        if self._certificate is not None:
+            self._certificate.look()
         node.config, node.authorizer = secured.config, secured.authorizer
         self._listener.connections.resecure(secured.sasl)
 
