@@ -12,12 +12,13 @@ _REQUESTS = Metric("", "segstore_archive_requests_total", "counter", "requests t
 
 def families(lag: Lag, counts: Counts, is_up: bool, problems: int) -> list[Family]:
     """Return the metrics of an archive."""
+    seconds = lag.ms / 1000 if lag.ms > 0 else float(lag.ms)
     kinds = [Sample((kind,), float(n)) for kind, n in sorted(counts.requests.copy().items())]
     return [
         gauge("segstore_archive_up", "1 if the last tick has archived all", float(is_up)),
         gauge("segstore_archive_lag_records", "records that the archive lacks", float(lag.records)),
         gauge("segstore_archive_lag_bytes", "bytes of logs that the archive lacks", float(lag.bytes)),
-        gauge("segstore_archive_lag_ms", "ms since the archive had all, 0 if it has", float(lag.ms)),
+        gauge("segstore_archive_lag_seconds", "seconds since the archive had all, 0 if it has", seconds),
         gauge("segstore_archive_problems", "partitions that can't be archived", float(problems)),
         counter("segstore_archive_objects_written_total", "objects written", float(counts.objects)),
         counter("segstore_archive_bytes_written_total", "bytes of objects written", float(counts.bytes)),

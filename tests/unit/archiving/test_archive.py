@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from archive_oracle import check_archive
+from places import REPOSITORY
 from struck_objects import AFTER, BEFORE, StruckObjects, refused
 
 import segstore
@@ -181,3 +183,15 @@ def test_an_archive_goes_on_behind_any_error_of_its_objects(tmp_path, when):
             assert archive.wait_archived(WAIT_MS)
             assert len(base.list("claims/")) < 12
         check_archive(base, tmp_path / "store")
+
+
+def test_metrics_have_the_names_that_the_page_for_operators_has(tmp_path):
+    page = (REPOSITORY / "docs" / "operate.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(segstore_archive_\w+)`", page))
+    with (
+        segstore.open(tmp_path / "store") as store,
+        opened(store, tmp_path / "archive", checked()) as archive,
+    ):
+        known = {metric.prometheus for metric, _, _ in archive.metrics()}
+    assert named
+    assert named - known == set()
