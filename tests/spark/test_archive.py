@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from compaction import clean, put, roll
+from drawn_logs import fill, transactions
 from made_archive import make_archive
-from producers import send
 from stores import START_MS, Clock
 
 import segstore
@@ -23,7 +23,6 @@ from segstore.archiving.object_names import Claim
 from segstore.archiving.verify import verify
 from segstore.errors import ConfigError, CorruptArchiveError, DataLossError
 from segstore.records import CODECS
-from segstore.storage.log.transaction_markers import end_transaction
 
 pytest.importorskip("pyspark", "4.2")
 
@@ -52,39 +51,16 @@ def place(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Path]
         for codec in CODECS:
             made.create_topic(codec, partitions=2, config={"segment.bytes": 4000, "compression.type": codec})
             for partition in range(2):
-                fill(made.partition(codec, partition), rng)
+                fill(made.partition(codec, partition), rng, least=8)
         made.create_topic("t", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
         for i in range(40):
             put(made.partition("t"), *[(b"k%d" % rng.randrange(9), b"%d" % i) for _ in range(4)])
         roll(made)
         clean(made)
-        transactions(made, rng)
+        transactions(made, rng, **{"segment.bytes": 2000})
     make_archive(path / "store", path / "archive")
     yield path
     assert list(segstore.check(path / "store")) == []
-
-
-def fill(log: segstore.PartitionLog, rng: random.Random) -> None:
-    for _ in range(rng.randrange(8, 16)):
-        n = rng.randrange(1, 60)
-        log.append_batch(
-            [rng.choice((None, b"", rng.randbytes(rng.randrange(1, 50)), b"a" * 30)) for _ in range(n)],
-            headers=[[("h", b"x")] * rng.choice((0, 0, 2)) for _ in range(n)],
-            timestamps=[START_MS - rng.randrange(10**6) for _ in range(n)],
-            batch_bytes=rng.choice((200, 2000)),
-        )
-
-
-def transactions(store: segstore.Store, rng: random.Random) -> None:
-    store.create_topic("txn", config={"segment.bytes": 2000})
-    log, ended = store.partition("txn"), [0, 0, 0]
-    for i in range(60):
-        pid = rng.randrange(3)
-        send(log, pid, ended[pid], n=3, txn=True)
-        ended[pid] += 3
-        if rng.random() < 0.7:
-            end_transaction([log], pid, 0, 0, commit=i % 2 == 0)
-    send(log, 9, 0, n=2, txn=True)  # it stays open
 
 
 @pytest.mark.judge("spark")

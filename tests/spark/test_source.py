@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from compaction import clean, put, roll
+from drawn_logs import transactions
 from partitions import Expected, broker_roots
-from producers import send
 from spark import read, rows, told
 from stores import START_MS, Clock, tree
 
 import segstore
 from segstore.records import CODECS
-from segstore.storage.log.transaction_markers import end_transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +71,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, seeded: random.Random) -> It
             put(made.partition("t"), *[(b"k%d" % seeded.randrange(9), b"%d" % i) for _ in range(4)])
         roll(made)
         clean(made)
-        transactions(made, seeded)
+        transactions(made, seeded, appends=30, ended_of=0.8)
         yield made
     assert list(segstore.check(path)) == []
 
@@ -92,18 +91,6 @@ def fill(log: segstore.PartitionLog, rng: random.Random) -> None:
 
 def piece(rng: random.Random) -> bytes | None:
     return rng.choice((None, b"", rng.randbytes(rng.randrange(1, 50)), b"a" * 30))
-
-
-def transactions(store: segstore.Store, rng: random.Random) -> None:
-    store.create_topic("txn")
-    log, ended = store.partition("txn"), [0, 0, 0]
-    for i in range(30):
-        pid = rng.randrange(3)
-        send(log, pid, ended[pid], n=3, txn=True)
-        ended[pid] += 3
-        if rng.random() < 0.8:
-            end_transaction([log], pid, 0, 0, commit=i % 2 == 0)
-    send(log, 9, 0, n=2, txn=True)  # it stays open
 
 
 def engine_rows(store: segstore.Store, level: str = "read_uncommitted") -> list[tuple[Any, ...]]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from compaction import clean, put, roll
+from drawn_logs import fill, transactions
 from made_archive import make_archive
-from producers import send
-from stores import START_MS, Clock
+from stores import Clock
 
 import segstore
 from segstore import names
@@ -34,7 +34,6 @@ from segstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from segstore.records import CODECS
-from segstore.storage.log.transaction_markers import end_transaction
 
 NEXT = Claim(2, "00000000000000bb")
 LEVELS = ("read_uncommitted", "read_committed")
@@ -60,37 +59,13 @@ def store(tmp_path_factory: pytest.TempPathFactory, seeded: random.Random) -> It
             put(made.partition("t"), *[(b"k%d" % seeded.randrange(9), b"%d" % i) for _ in range(4)])
         roll(made)
         clean(made)
-        transactions(made, seeded)
+        transactions(made, seeded, **{"segment.bytes": 2000})
         made.create_topic("empty")
         made.create_topic("cut", config={"segment.bytes": 4000})
         fill(made.partition("cut"), seeded)
         made.partition("cut").delete_records(50)
         yield made
     assert list(segstore.check(path)) == []
-
-
-def fill(log: segstore.PartitionLog, rng: random.Random, least: int = 12) -> None:
-    for _ in range(rng.randrange(least, 2 * least)):
-        n = rng.randrange(1, 60)
-        log.append_batch(
-            [rng.choice((None, b"", rng.randbytes(rng.randrange(1, 50)), b"a" * 30)) for _ in range(n)],
-            keys=[rng.choice((None, b"k")) for _ in range(n)],
-            headers=[[("h", b"x")] * rng.choice((0, 0, 2)) for _ in range(n)],
-            timestamps=[START_MS - rng.randrange(10**6) for _ in range(n)],
-            batch_bytes=rng.choice((200, 2000)),
-        )
-
-
-def transactions(store: segstore.Store, rng: random.Random) -> None:
-    store.create_topic("txn", config={"segment.bytes": 2000})
-    log, ended = store.partition("txn"), [0, 0, 0]
-    for i in range(60):
-        pid = rng.randrange(3)
-        send(log, pid, ended[pid], n=3, txn=True)
-        ended[pid] += 3
-        if rng.random() < 0.7:
-            end_transaction([log], pid, 0, 0, commit=i % 2 == 0)
-    send(log, 9, 0, n=2, txn=True)  # it stays open
 
 
 @pytest.fixture(scope="module")
