@@ -30,6 +30,7 @@ NOT_RUN = {
     r"bash \.ci/run": Reason.MINUTES,
     r"(SEGSTORE_SEED=N )?make .*": Reason.MINUTES,  # a dry run of each is below
     r"pip install.*": Reason.INSTALLS,
+    r"runuser -u segstore .*": Reason.INSTALLS,  # the user, and the program at its place
     r"(chrt|cp|docker|eval|kafka-[a-z-]+|kill|openssl|perf|py-spy|pytest|ssh) .*|source": Reason.TOOL,
     r"systemctl .*": Reason.TOOL,
 }
