@@ -72,7 +72,7 @@ WORKS = (
 
 
 class Nowhere:
-    """Implements `segstore.server.request.Row`: C counts nothing."""
+    """Implements `segstore.server.request.ApiCounts`: C counts nothing."""
 
     counts, counts_at = None, 0
 

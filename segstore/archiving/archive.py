@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from segstore.archiving.archiver import Archiver, WentAnotherWayError
 from segstore.archiving.claim import WritableObjects
-from segstore.archiving.counts import CountedObjects, Counts
+from segstore.archiving.counts import ArchiverCounts, CountedObjects
 from segstore.archiving.lag import lags, total_of
 from segstore.archiving.metrics import families
 from segstore.archiving.moment import Moments
@@ -70,7 +70,7 @@ class Archive(Running):
         """`store` is open "r", and is closed with the archive; `beside` shows the archive's metrics."""
         super().__init__(Latch())
         self._store, self._settings, self._pid = store, settings, os.getpid()
-        self.counts = Counts()
+        self.counts = ArchiverCounts()
         self._objects = CountedObjects(objects, self.counts)
         self._moments = Moments(store, settings)
         self._archiver: Archiver | None = None

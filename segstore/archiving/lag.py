@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from segstore.archiving.archiver import Archiver
 from segstore.archiving.moment import Moments
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.state import ArchivedPartition
 from segstore.errors import StoreClosedError, UnknownTopicOrPartitionError
 from segstore.following.source_end import UNKNOWN, Lag
@@ -43,7 +43,7 @@ def total_of(found: Mapping[tuple[str, int], Lag]) -> Lag:
     )
 
 
-def _bytes_behind(moments: Moments, key: PartitionKey, ends: Ends, had: ArchivedPartition | None) -> int:
+def _bytes_behind(moments: Moments, key: TopicIdPartition, ends: Ends, had: ArchivedPartition | None) -> int:
     """Return how many bytes the log has behind what is archived of it."""
     try:
         view = moments.view(key)

@@ -31,9 +31,9 @@ from segstore.replication.core.effects import (
 )
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.log import ReplicaLog
-from segstore.replication.core.messages import FetchAnswer, Fetched, FetchRequest
+from segstore.replication.core.messages import FetchAnswer, FetchedSpan, FetchRequest
 from segstore.replication.fetched import describe
-from segstore.wire.metadata import NO_LEADER, Led
+from segstore.wire.metadata import NO_LEADER, LeaderAndEpoch
 
 if TYPE_CHECKING:
     from segstore.storage.log.replica import Replica
@@ -49,7 +49,7 @@ class Key(NamedTuple):
     partition: int
 
 
-class Position(NamedTuple):
+class FetchPosition(NamedTuple):
     """What is fetched of a partition: the fields of Kafka's FetchPartition. Epochs that are not known are
     -1.
     """
@@ -63,8 +63,8 @@ class Position(NamedTuple):
 class Question(NamedTuple):
     """A fetch under way."""
 
-    position: Position
-    led: Led
+    position: FetchPosition
+    led: LeaderAndEpoch
     follower: Follower
     request: FetchRequest
 
@@ -78,7 +78,7 @@ class FollowedLog:
         self.topic, self.topic_id, self.partition, self.replica = topic, topic_id, partition, replica
         self._replica_id = replica_id
         self.lock = Mutex()
-        self.led = Led(NO_LEADER, -1)
+        self.led = LeaderAndEpoch(NO_LEADER, -1)
         self.source = SourceEnd()
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """Takes the paths of copies of what was cut."""
@@ -99,7 +99,7 @@ class FollowedLog:
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def follow(self, led: Led) -> None:
+    def follow(self, led: LeaderAndEpoch) -> None:
         """Follow another leader, or the same one in another epoch; one of before that may be heard of late
         is not followed.
         """
@@ -134,7 +134,7 @@ class FollowedLog:
         follower = Follower(self._replica_id, held, led.leader, epoch, 0)
         request = follower.fetch(-1)
         start = held.start_offset if self._replica_id >= 0 else -1
-        position = Position(request.fetch_offset, led.leader_epoch, request.last_fetched_epoch, start)
+        position = FetchPosition(request.fetch_offset, led.leader_epoch, request.last_fetched_epoch, start)
         return Question(position, led, follower, request)
 
     def take(self, question: Question, data: FetchedData) -> bool:
@@ -169,7 +169,7 @@ class FollowedLog:
             self.on_reached = None
             tell(self)
 
-    def take_next(self, led: Led, brought: Brought) -> bool:
+    def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
         """Do what `take` does with an answer of this leader, where its batches go on where the log ends,
         under the same leader epoch. False, and nothing is done, where it is anything else. Raises
         StorageError, StoreClosedError.
@@ -186,7 +186,7 @@ class FollowedLog:
             self.error = None
         return True
 
-    def take_piece(self, led: Led, brought: Brought) -> bool:
+    def take_piece(self, led: LeaderAndEpoch, brought: Brought) -> bool:
         """Do what `take` does with whole batches of an answer of this leader, of which those before were
         taken. False, and nothing is done, where another one leads by now. Raises as `take`.
         """
@@ -245,7 +245,7 @@ class FollowedLog:
                 self._truncate(offset, f"which has others from offset {offset} on")
 
     def _append(
-        self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes | memoryview
+        self, follower: Follower, answer: FetchAnswer, fetched: FetchedSpan, data: bytes | memoryview
     ) -> None:
         if (first := follower.restart(fetched)) is not None:
             self._change(first, None)

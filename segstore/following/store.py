@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from segstore.errors import ReadOnlyError
 from segstore.following.source_end import Lag
 from segstore.storage.context import os_errors
-from segstore.storage.store.stats import Family, Metric, Sample, store_families, store_metrics
+from segstore.storage.store.stats import Family, Metric, MetricSample, store_families, store_metrics
 from segstore.storage.store.store import Store
 
 
@@ -91,7 +91,10 @@ class FollowingStore(Store):
             (
                 metric,
                 ("topic", "partition"),
-                [Sample((t, str(p)), float(getattr(lag, metric.field))) for (t, p), lag in lags.items()],
+                [
+                    MetricSample((t, str(p)), float(getattr(lag, metric.field)))
+                    for (t, p), lag in lags.items()
+                ],
             )
             for metric in lag_metrics(self.kind)
         ]

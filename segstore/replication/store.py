@@ -39,7 +39,7 @@ from segstore.replication.metrics import (
 from segstore.replication.placement import as_replicas
 from segstore.replication.quorum_controller import Decision
 from segstore.replication.replacing import replace_directory
-from segstore.replication.side import ReplicatedSide
+from segstore.replication.side import ReplicatedWriter
 from segstore.replication.states import PartitionState, ReplicaState
 from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL, Acks
@@ -65,7 +65,7 @@ from segstore.storage.store.stats import Family, cleaned_offsets, store_families
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
-    from segstore.storage.log.read_only_partition import Follower
+    from segstore.storage.log.read_only_partition import ReadOnlyPartition
 
 ACKS: Mapping[object, int] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 AT_ONCE = ALL._replace(timeout_ms=0)
@@ -279,8 +279,8 @@ class ReplicatedStore(Store):
     """Topics in several directories, each partition in some of them."""
 
     @property
-    def _replicated(self) -> ReplicatedSide:
-        assert isinstance(self._side, ReplicatedSide)
+    def _replicated(self) -> ReplicatedWriter:
+        assert isinstance(self._side, ReplicatedWriter)
         return self._side
 
     @property
@@ -293,7 +293,7 @@ class ReplicatedStore(Store):
         """Return the path of the witness, None where the store has none."""
         return next(iter(self._replicated.paths[self._replicated.data_directories :]), None)
 
-    def _make_log(self, topic: str, partition: int, source: Partition | Follower) -> PartitionLog:
+    def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
         return ReplicatedPartitionLog(topic, partition, self, self._context, source)
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:

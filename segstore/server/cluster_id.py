@@ -16,7 +16,7 @@ from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.replication.metadata.properties import read_properties
 from segstore.server.replicated import replicated
-from segstore.storage.context import Context, os_errors
+from segstore.storage.context import StoreContext, os_errors
 from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.storage.store.store import Store
 
@@ -44,7 +44,7 @@ def cluster_id_of(store: Store) -> str:
         return CLUSTER_ID.read(context.files, context.root) or _made(context)
 
 
-def _made(context: Context) -> str:
+def _made(context: StoreContext) -> str:
     if context.writable:
         cluster_id = names.new_topic_id()
         try:

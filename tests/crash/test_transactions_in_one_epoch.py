@@ -16,8 +16,8 @@ import segstore
 from segstore import TopicPartition
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
-from segstore.coordinator.transaction.markers import Ending
-from segstore.coordinator.transaction.metadata import State, TransactionMetadata
+from segstore.coordinator.transaction.markers import MarkerWriter
+from segstore.coordinator.transaction.metadata import TransactionMetadata, TransactionState
 from segstore.errors import StorageError
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.storage.log.append import append_record
@@ -80,18 +80,18 @@ def opened(tmp_path: Path) -> Iterator[segstore.Store]:
         yield store
 
 
-def state_of(store: segstore.Store) -> State:
+def state_of(store: segstore.Store) -> TransactionState:
     return transactions(store).transactions()["x"].state
 
 
 def decide(store: segstore.Store, run: Callable[[], None]) -> None:
     """Decide an end that writes no markers yet, and make the decision durable."""
 
-    def fail(_: Ending, transactional_id: str, decided: TransactionMetadata) -> None:
+    def fail(_: MarkerWriter, transactional_id: str, decided: TransactionMetadata) -> None:
         raise StorageError("no marker is written now")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ending, "write_markers", fail)
+        patch.setattr(MarkerWriter, "write_markers", fail)
         run()
         flush(store, STATE)
     assert state_of(store).prepared
@@ -161,7 +161,7 @@ def test_all_of_a_transaction_is_lost_and_the_next_begins_there(tmp_path: Path, 
         begin(store, me, 1, "t", "u")
     with opened(tmp_path) as store:
         assert [committed(store, topic) for topic in "tu"] == [[], []]
-        assert state_of(store) is State.ONGOING
+        assert state_of(store) is TransactionState.ONGOING
         end(store, me, "abort")
         assert [committed(store, topic) for topic in "tu"] == [[], []]
 
@@ -178,7 +178,7 @@ def test_a_topic_is_made_anew_and_the_next_begins_there(tmp_path: Path, sequence
         begin(store, me, sequence, "t")
     with opened(tmp_path) as store:
         assert committed(store, "t") == []
-        assert state_of(store) is State.ONGOING
+        assert state_of(store) is TransactionState.ONGOING
         end(store, me, "abort")
         assert committed(store, "t") == []
 
@@ -195,7 +195,7 @@ def test_the_marker_of_an_epoch_before_is_lost(tmp_path: Path, rng: random.Rando
         begin(store, me, 0, "u")
         flush(store, STATE, "t")
     with opened(tmp_path) as store:
-        if state_of(store) is State.ONGOING:
+        if state_of(store) is TransactionState.ONGOING:
             end(store, me, "commit")
         assert committed(store, "u") == []
 

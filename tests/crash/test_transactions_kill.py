@@ -17,7 +17,7 @@ from segstore import OffsetAndMetadata, Producer, TopicPartition, errors
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
-from segstore.coordinator.transaction.metadata import State
+from segstore.coordinator.transaction.metadata import TransactionState
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.storage.log.append import append_record
 from segstore.storage.store import store as storage
@@ -104,7 +104,7 @@ def prepare(store: segstore.Store) -> Producer:
         producer.send(topic, b"2", partition=partition)
     producer.send_offsets_to_transaction({PLACES[0]: OffsetAndMetadata(2)}, "g")
     producer.commit_transaction()
-    assert coordinator.transactions()["x"].state is State.PREPARE_COMMIT
+    assert coordinator.transactions()["x"].state is TransactionState.PREPARE_COMMIT
     return producer
 
 
@@ -159,7 +159,7 @@ def test_an_open_that_can_not_end_it_tries_again(tmp_path: Path, how: str, calls
 def test_who_left_it_open_is_fenced(tmp_path: Path) -> None:
     with segstore.open(left(tmp_path, "open"), config=CONFIG) as store:
         known = shared(store, TransactionCoordinator).transactions()["x"]
-        assert known.state is State.COMPLETE_ABORT
+        assert known.state is TransactionState.COMPLETE_ABORT
         old, now = (
             Template(TRANSACTIONAL_FLAG, known.producer_id, known.producer_epoch - 1, 1),
             store._context.clock(),

@@ -22,7 +22,7 @@ from segstore.protocol.error_codes import Code
 from segstore.replication.states import PartitionState
 from segstore.server.apis import Api
 from segstore.server.partition_rows import PartitionRows
-from segstore.server.topics import NOBODY, Leaders, Led
+from segstore.server.topics import NOBODY, Leaders, PartitionLeader
 from segstore.storage.store.partitions import Partitions
 
 ZERO = bytes(16)
@@ -336,7 +336,12 @@ def test_rows_are_those_of_the_partitions_and_leaders_that_are_asked_for(store: 
     rows = PartitionRows(node_of(store))
     wanted = {
         (numbers, leaders): PartitionRows(node_of(store)).of("t", 12, numbers, [*leaders]).of(12)
-        for leaders in ((NOBODY, NOBODY), (NOBODY, Led(1, 0)), (Led(1, 0), Led(1, 0)), (Led(1, 0), Led(1, 1)))
+        for leaders in (
+            (NOBODY, NOBODY),
+            (NOBODY, PartitionLeader(1, 0)),
+            (PartitionLeader(1, 0), PartitionLeader(1, 0)),
+            (PartitionLeader(1, 0), PartitionLeader(1, 1)),
+        )
         for numbers in ((0, 1), (1, 2))
     }
     assert len({*wanted.values()}) == len(wanted)

@@ -20,7 +20,7 @@ from segstore.client.consumer import Consumer
 from segstore.client.consumer.base import unguarded
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
-from segstore.client.consumer.subscription import Kind, SubscriptionPattern
+from segstore.client.consumer.subscription import SubscriptionPattern, SubscriptionType
 from segstore.coordinator.structs import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -120,7 +120,7 @@ class AsyncConsumer(InThread):
         end.
         """
         self._consumer._guard.check()
-        if self._consumer._subscription.kind is Kind.NONE:
+        if self._consumer._subscription.kind is SubscriptionType.NONE:
             raise IllegalStateError(
                 "the consumer is not subscribed to topics, and no partitions are assigned to it: call "
                 "subscribe() or assign() first"

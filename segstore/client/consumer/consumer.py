@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from segstore.client.consumer.base import alone
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.consumer.ending import Ending
-from segstore.client.consumer.fetcher import Given
+from segstore.client.consumer.ending import ConsumerEnding
+from segstore.client.consumer.fetcher import FetchedRecords
 from segstore.client.consumer.following import given_of
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
@@ -74,7 +74,7 @@ class Consumer(Assigning, Seeking, Committing):
         ]
         if topics:
             self.subscribe(topics)
-        self._ending = Ending(self)
+        self._ending = ConsumerEnding(self)
         store._attach_client(self._ending)
 
     def __repr__(self) -> str:
@@ -238,7 +238,7 @@ class Consumer(Assigning, Seeking, Committing):
             self._iteration.put(part, polled.get(part.tp, ()))
         return bool(given)
 
-    def _consumed(self, given: list[Given]) -> Polled:
+    def _consumed(self, given: list[FetchedRecords]) -> Polled:
         """Return the records of these partitions, as interceptors leave them."""
         polled = {part.tp: part.records for part in given}
         return self._interceptors.on_consume(polled) if polled and self._interceptors.all else polled

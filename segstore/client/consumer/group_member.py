@@ -15,7 +15,7 @@ from typing import Any
 from segstore.client.consumer.commits import Commits
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.membership import GroupMembership
-from segstore.client.consumer.metrics import GroupMetrics, Interceptors
+from segstore.client.consumer.metrics import ConsumerInterceptors, GroupMetrics
 from segstore.client.consumer.no_group import Offsets, OnCommit, TopicWatch
 from segstore.client.consumer.subscription import Subscription
 from segstore.coordinator.group.coordinator import GroupCoordinator
@@ -49,7 +49,7 @@ class GroupSubscription(ABC):
         store: Store,
         subscription: Subscription,
         config: ConsumerConfig,
-        interceptors: Interceptors,
+        interceptors: ConsumerInterceptors,
         member: Callable[[GroupCoordinator, ConsumerConfig], GroupMembership],
     ) -> None:
         """Raises ReadOnlyError, because a group belongs to the process that writes the store, and

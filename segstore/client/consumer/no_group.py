@@ -1,5 +1,5 @@
-"""`Ungrouped`: a consumer without a group, to which a subscription gives all partitions of its topics; and
-`Coordination`, the protocol that it and `GroupSubscription` implement.
+"""`ManualSubscription`: a consumer without a group, to which a subscription gives all partitions of its
+topics; and `Coordination`, the protocol that it and `GroupSubscription` implement.
 
 Threads: one, the consumer's.
 """
@@ -145,7 +145,7 @@ class Coordination(Protocol):
 # --- no group ------------------------------------------------------------
 
 
-class Ungrouped:
+class ManualSubscription:
     """Implements `Coordination`. New topics and partitions are found within moments, at the latest
     metadata_max_age_ms after the last look; their creation wakes a consumer that waits.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from segstore._native._producer import Sending
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
-from segstore.client.producer.ending import Ending
+from segstore.client.producer.ending import ProducerEnding
 from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.intake import Intake
 from segstore.client.producer.metrics import ProducerMetrics, Snapshot
@@ -93,7 +93,7 @@ class Producer(Closing):
         self._gate(transactions is None)
         parts = self._accumulator, self._routing, self._metrics
         self._sender = Sender(store, config, *parts, transactions)
-        self._ending = Ending(
+        self._ending = ProducerEnding(
             repr(self), store.path, self._accumulator, self._routing, self._intake, self._sender
         )
         self._sender.start()

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from segstore.client.consumer.base import alone
-from segstore.client.consumer.ending import Ending
+from segstore.client.consumer.ending import ConsumerEnding
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.share.acknowledgements import (
@@ -70,7 +70,7 @@ class ShareConsumer(Acknowledging):
         super().__init__(store, settings)
         if topics:
             self.subscribe(topics)
-        self._ending = Ending(self)
+        self._ending = ConsumerEnding(self)
         store._attach_client(self._ending)
 
     def __repr__(self) -> str:

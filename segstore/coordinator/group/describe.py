@@ -16,7 +16,7 @@ from segstore import names
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from segstore.coordinator.group.consumers.assignors import DEFAULT_ASSIGNOR
 from segstore.coordinator.group.consumers.group import ConsumerGroup
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group.descriptions import (
     CONSUMER,
@@ -138,7 +138,7 @@ class Looking:
         )
 
     def _describe(self, source: GroupOffsets | ReadOffsets, group: ConsumerGroup) -> GroupDescription:
-        known = Topics(self._store.topics())
+        known = AssignableTopics(self._store.topics())
         found = [
             GroupMember(
                 member.member_id,
@@ -161,7 +161,7 @@ class Looking:
         )
 
     def _describe_share(self, group: ShareGroup) -> GroupDescription:
-        known = Topics(self._store.topics())
+        known = AssignableTopics(self._store.topics())
         found = [
             GroupMember(
                 member.member_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from segstore.coordinator.loader import Unreadable, load_last, warn
+from segstore.coordinator.loader import UnreadableRecord, load_last, warn
 from segstore.records import Template
 from segstore.records.encoded import PLAIN
 from segstore.storage.inbox.adopted_ids import format_adoption, parse_adoption
@@ -46,7 +46,7 @@ class AdoptedTopic:
         log = store.partition(ADOPTED, PARTITION)
         log.await_committed()
 
-        def replay(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadable | None:
+        def replay(key: bytes, record: LastRecord, producer_id: int | None) -> UnreadableRecord | None:
             wrong, adoption = _read(key, record)
             if adoption is not None and producer_id is None:
                 found.append(adoption)
@@ -108,7 +108,7 @@ class AdoptedTopic:
                 self.keep(adoption)
 
 
-def _read(key: bytes, record: LastRecord) -> tuple[Unreadable | None, Adoption | None]:
+def _read(key: bytes, record: LastRecord) -> tuple[UnreadableRecord | None, Adoption | None]:
     """Return why a record can't be read, if so, and the adoption, None of a tombstone."""
     if record.value is None:
         return None, None
@@ -117,15 +117,15 @@ def _read(key: bytes, record: LastRecord) -> tuple[Unreadable | None, Adoption |
         if adoption.id.encode() != key:
             raise ValueError(f"its key {key!r:.100} is not its id")
     except ValueError as error:
-        return Unreadable(record.at, str(error)), None
+        return UnreadableRecord(record.at, str(error)), None
     return None, adoption
 
 
-def _judge(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadable | None:
+def _judge(key: bytes, record: LastRecord, producer_id: int | None) -> UnreadableRecord | None:
     return _read(key, record)[0]
 
 
-def unreadable(log: PartitionLog) -> list[Unreadable]:
+def unreadable(log: PartitionLog) -> list[UnreadableRecord]:
     """Return which records that are the last of their keys are no adopted ids. Raises CorruptRecordError,
     StorageError.
     """

@@ -49,7 +49,7 @@ from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.records import TRANSACTIONAL_FLAG, Encoded, Template
 from segstore.records.encoded import checked
-from segstore.replication.side import ReplicatedSide
+from segstore.replication.side import ReplicatedWriter
 from segstore.storage.inbox.adopt import check_staged
 from segstore.storage.inbox.known_ids import Adoption, check_again
 from segstore.storage.inbox.layout import Folder
@@ -90,10 +90,10 @@ def _moves(error: Exception) -> bool:
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 
 
-def side_of(store: Store) -> ReplicatedSide:
+def side_of(store: Store) -> ReplicatedWriter:
     """Return what writes a replicated store. Raises StoreClosedError."""
     side = store._writer()
-    assert isinstance(side, ReplicatedSide)
+    assert isinstance(side, ReplicatedWriter)
     return side
 
 

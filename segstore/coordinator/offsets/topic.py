@@ -15,9 +15,9 @@ from typing import Any
 from segstore.config import StoreConfig, arguments
 from segstore.coordinator.java_hash import partition_among
 from segstore.coordinator.offsets.consumer_schema import RecordKey, Value
-from segstore.coordinator.offsets.schema import Commit, GroupRecord
+from segstore.coordinator.offsets.schema import GroupRecord, OffsetCommitValue
 from segstore.coordinator.offsets.share_schema import ShareRecordKey, ShareValue
-from segstore.coordinator.offsets.state import Held, OffsetsState, load
+from segstore.coordinator.offsets.state import OffsetsState, StoredCommit, load
 from segstore.coordinator.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     InvalidArgumentError,
@@ -95,13 +95,13 @@ class OffsetsTopic:
         info = self._store._side.topics.get(topic)
         return "" if info is None else info.topic_id
 
-    def held(self, offsets: Mapping[TopicPartition, Held]) -> dict[TopicPartition, OffsetAndMetadata]:
+    def held(self, offsets: Mapping[TopicPartition, StoredCommit]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the commits for topics that exist now; commits for deleted topics of the same names are
         left out, whose tombstones may be missing because the deletion was cut short.
         """
         return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
 
-    def _is_of(self, topic: str, commit: Commit) -> bool:
+    def _is_of(self, topic: str, commit: OffsetCommitValue) -> bool:
         """Return whether the commit is for the topic of this name; yes where one of the ids is not known, as
         of a topic that can't be read now.
         """
@@ -124,7 +124,7 @@ class OffsetsTopic:
 _NUMBERS = 36  # bytes of a record's varints and attributes, at most
 
 
-class Writer:
+class OffsetsWriter:
     """Writes to one partition of the topic, at `now` (ms since the epoch)."""
 
     def __init__(self, log: PartitionLog, config: StoreConfig, now: int) -> None:

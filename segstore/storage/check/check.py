@@ -20,7 +20,7 @@ from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.check.small_files import check_small
 from segstore.storage.context import os_errors
 from segstore.storage.finding import Finding
-from segstore.storage.meta.checked_copy import Standing, path_of, read_copy
+from segstore.storage.meta.checked_copy import CopyState, path_of, read_copy
 from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.directory_safety import check_holds_store
 from segstore.storage.meta.ends_header import look
@@ -121,7 +121,7 @@ def _check_copy(
     elif copy is None and marker and nonce == marker and _makes_copies(files, root):
         yield Finding(path, None, None, "missing: made anew at the next open for writing")
     copied = ends is None or ends.checked
-    if copy is None or copy.standing(marker, nonce, copied) is not Standing.CURRENT:
+    if copy is None or copy.standing(marker, nonce, copied) is not CopyState.CURRENT:
         return
     for name, lines in copy.offsets.items():
         text = said[name]

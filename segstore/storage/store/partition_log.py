@@ -41,11 +41,11 @@ from segstore.storage.log.append import (
     table_columns,
 )
 from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
-from segstore.storage.log.exchange import Exchange
+from segstore.storage.log.exchange import NativeExchange
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_many import as_offsets, read_many
-from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.log.reading import Reading
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
@@ -54,7 +54,7 @@ from segstore.storage.scans.scan import EARLIEST, LATEST, Edge, Scan, given_time
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, go_on, send_at_once, transfer
 from segstore.storage.transfer.stretch import (
-    Place,
+    StoredBatches,
     Stretch,
     exchange_at_once,
     find_stretch,
@@ -65,7 +65,7 @@ from segstore.storage.transfer.stretch import (
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from segstore.storage.context import Context
+    from segstore.storage.context import StoreContext
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
@@ -106,8 +106,8 @@ class PartitionLog(PublicNames):
         topic: str,
         partition: int,
         store: object,
-        context: Context,
-        source: Partition | Follower,
+        context: StoreContext,
+        source: Partition | ReadOnlyPartition,
         appender: Partition | None = None,
     ) -> None:
         """`store` is only referred to: without it nothing would be flushed in the background. `appender` is
@@ -120,7 +120,7 @@ class PartitionLog(PublicNames):
         self._appender = appender
         self._follow_leader(source)
 
-    def _follow_leader(self, source: Partition | Follower) -> None:
+    def _follow_leader(self, source: Partition | ReadOnlyPartition) -> None:
         """Append to, and read from, this log from now on. Any thread may call this: a call that is under way
         goes on with the log with which it began.
         """
@@ -368,7 +368,7 @@ class PartitionLog(PublicNames):
         asked = _asked(acks, timeout_ms)
         return append_as_leader(self._leading(asked), batch, asked, verified, allow_zstd, self._name)
 
-    def exchange_produce(self, sock: int, exchange: Exchange) -> bool | None:
+    def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a produce from a socket, which is not waited for, and do it as `append_as_leader`, if it is
         like the earlier requests and takes one call of C; return whether it is answered. What was received is
         in the exchange. None, and nothing was received: another way has to be taken. Raises StorageError.
@@ -616,12 +616,12 @@ class PartitionLog(PublicNames):
                 missing = view
                 if tries == _TRIES:
                     raise StoreClosedError(f"{self._name} is gone: {error}") from error
-                if isinstance(self._source, Follower):
+                if isinstance(self._source, ReadOnlyPartition):
                     self._source.refresh()
             except CorruptRecordError:
                 # Segments that a live writer has removed meanwhile look like a gap: only a second look
                 # shows that.
-                if doubted or not isinstance(self._source, Follower):
+                if doubted or not isinstance(self._source, ReadOnlyPartition):
                     _ = self._views.view  # StoreClosedError: the name is a new topic's, and its files
                     raise
                 doubted = True
@@ -758,7 +758,7 @@ class PartitionLog(PublicNames):
                 raise
             return None
 
-    def exchange_fetch(self, sock: int, exchange: Exchange) -> bool | None:
+    def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Do as `exchange_produce`, for a fetch that `stretch_at_once` would serve. Raises nothing."""
         context = self._context
         if context.closed or not context.here[0]:
@@ -776,7 +776,7 @@ class PartitionLog(PublicNames):
             return found.read(self._context.files)
 
     def _aborted(
-        self, view: LogView, found: Place | None, offset: int, max_searched: int
+        self, view: LogView, found: StoredBatches | None, offset: int, max_searched: int
     ) -> list[tuple[int, int]] | None:
         """Return the aborted transactions that the batches of a stretch may belong to, by producer id and
         first offset (Kafka: FetchResponse.AbortedTransaction); None where more would have to be searched.

@@ -32,11 +32,11 @@ from segstore.files import FILE_MODE, Files
 from segstore.logger import Logger
 from segstore.mutex import Mutex, calls_out, check_apart, let_go_of_left
 from segstore.public_names import PublicNames
-from segstore.storage.context import Clock, Context, os_errors, wall_clock
+from segstore.storage.context import Clock, StoreContext, os_errors, wall_clock
 from segstore.storage.finding import Repaired
 from segstore.storage.handle_pool import HandlePool, default_limit
 from segstore.storage.log.partition import Partition
-from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode, strangers
 from segstore.storage.meta.followed_ends import FollowedEnds
@@ -49,15 +49,15 @@ from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.scans.scan import EARLIEST, LATEST, Edge
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import replica_lags
-from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
+from segstore.storage.store.clients import CLOSE_TIMEOUT, Clients, StoreClient, tell
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.replica_lags import ReplicaLag
 from segstore.storage.store.stats import (
     Family,
-    Measured,
     PartitionStats,
+    StatisticsSource,
     by_labels,
     cleaned_offsets,
     prometheus_text,
@@ -136,7 +136,7 @@ def open_context(
     files: Files | None,
     file_mode: int | None,
     mode: str = "rw",
-) -> Context:
+) -> StoreContext:
     """Return the context of a store in this directory, which is made where it is missing and `mode` is "rw".
     Raises StorageError, InvalidArgumentError, OSError.
     """
@@ -147,7 +147,7 @@ def open_context(
     limit = settings.max_open_files if settings.max_open_files > 0 else default_limit()
     made = _check_root(files, root, mode, permissions)
     pool, scheduler = HandlePool(files, limit), Scheduler()
-    return Context(root, files, pool, scheduler, clock, mode == "rw", os.getpid(), made=made)
+    return StoreContext(root, files, pool, scheduler, clock, mode == "rw", os.getpid(), made=made)
 
 
 def _is_within_open(frame: FrameType | None) -> bool:
@@ -220,9 +220,11 @@ class Store(PublicNames):
 
     _inner = frozenset({"on_topic_deleted", "publications", "sweep_states", "wait"})
 
-    def __init__(self, context: Context | None = None, side: WritingSide | StoreReader | None = None) -> None:
+    def __init__(
+        self, context: StoreContext | None = None, side: WritingSide | StoreReader | None = None
+    ) -> None:
         """Make a store; only `open` calls this. Raises InvalidTypeError for any other caller."""
-        if not isinstance(context, Context) or side is None:
+        if not isinstance(context, StoreContext) or side is None:
             raise InvalidTypeError("a Store is not made by its class: segstore.open(path) opens or makes one")
         self._context, self._side = context, side
         if not isinstance(side, StoreReader):
@@ -511,7 +513,7 @@ class Store(PublicNames):
             logs, topic, partitions, start, end, from_time, to_time, columns, isolation_level, check_crcs
         )
 
-    def _make_log(self, topic: str, partition: int, source: Partition | Follower) -> PartitionLog:
+    def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
         """Return a new log; the one place where a layer above makes its own kind of them."""
         side = self._side
         appender = side.appender(topic, partition) if isinstance(side, StoreReader) else None
@@ -577,7 +579,7 @@ class Store(PublicNames):
 
     # --- all of it --------------------------------------------------------------------------
 
-    def _attach_client(self, client: Client) -> None:
+    def _attach_client(self, client: StoreClient) -> None:
         """Have `close` end this client of the store, as long as the client is referred to. Raises
         StoreClosedError.
         """
@@ -679,8 +681,8 @@ class Store(PublicNames):
     def _standby_lags(self) -> dict[tuple[str, int], ReplicaLag]:
         return self._side.primary.lags() if isinstance(self._side, StoreWriter) else {}
 
-    def _measured(self) -> Measured:
-        return Measured(self._context, self.topics, self.partition, self.sweep_states, self._cleaned)
+    def _measured(self) -> StatisticsSource:
+        return StatisticsSource(self._context, self.topics, self.partition, self.sweep_states, self._cleaned)
 
     def _cleaned(self) -> dict[tuple[str, int], int]:
         """Return the offset up to which partitions were cleaned."""

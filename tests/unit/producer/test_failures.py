@@ -22,7 +22,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer, delivery
-from segstore.storage.told import Told
+from segstore.storage.told import ReportedFailures
 
 
 def full(path: str = "") -> OSError:
@@ -455,7 +455,7 @@ def test_a_full_disk_is_told_once_where_nobody_hears_of_records(
 
 
 def test_an_error_of_before_is_no_reason_for_a_later_batch() -> None:
-    told = Told()
+    told = ReportedFailures()
     assert told.is_new("a", full())
     assert not told.is_new("a", full("elsewhere"))
     assert told.is_new("a", errors.StorageError(errno.ENOSPC, "another class"))
