@@ -116,7 +116,7 @@ def test_what_comes_between_a_look_and_the_wait_is_not_missed(
     store: segstore.Store, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     wait, slept = ShareWait(store), []
-    sleep = store._wait_for
+    sleep = store.wait_for
 
     def late(*arguments: Any) -> int:
         getattr(wait, name)()  # after the look at what came before, and before the sleep
