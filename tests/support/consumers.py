@@ -82,4 +82,4 @@ def replace_waits(
         return wait_for(store, followed, nudges, seconds) if then else LOOK
 
     monkeypatch.setattr(segstore.Store, "wait", any_)
-    monkeypatch.setattr(segstore.Store, "_wait_for", for_)
+    monkeypatch.setattr(segstore.Store, "wait_for", for_)

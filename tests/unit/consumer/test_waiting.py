@@ -528,7 +528,7 @@ def test_no_wake_is_lost(
             )
             return ended
 
-        monkeypatch.setattr(segstore.Store, "_wait_for", slowly)
+        monkeypatch.setattr(segstore.Store, "wait_for", slowly)
         race(writer, consumer, turns, wait_ms, pauses)
     assert bool(lost) is planted
 

@@ -125,7 +125,7 @@ def test_what_comes_between_a_look_and_the_wait_is_not_missed(
         slept.append(time.monotonic() - began < PATIENCE)
         return found
 
-    monkeypatch.setattr(store, "_wait_for", late)
+    monkeypatch.setattr(store, "wait_for", late)
     wait.begin([tp()])
     getattr(wait, name)()
     wait.wait(PATIENCE)
