@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from segstore.following.fetched_data import FetchedData
-from segstore.following.source_answers import check_data
-from segstore.following.source_end import SourceEnd
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import EpochEnd
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.protocol.fetch_bytes import Brought
+from segstore.replica_fetcher.fetched_data import FetchedData
+from segstore.replica_fetcher.source_answers import check_data
+from segstore.replica_fetcher.source_end import SourceEnd
 from segstore.replication.core.effects import (
     Append,
     Effects,
