@@ -23,6 +23,8 @@ from waiting import PATIENCE
 
 import segstore
 
+pytestmark = pytest.mark.kind("faults")
+
 __all__ = ["mounting"]
 WORK = [sys.executable, "-X", "faulthandler", str(SUPPORT / "refused_work.py")]
 OPERATIONS = 45

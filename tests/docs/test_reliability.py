@@ -16,6 +16,8 @@ from faulty import report
 from places import IMPORTED, REPOSITORY, SUPPORT, TESTS
 from waiting import PATIENCE
 
+pytestmark = pytest.mark.kind("programs")
+
 TEXT = (REPOSITORY / report.DOCUMENT).read_text(encoding="utf-8")
 
 

@@ -15,6 +15,8 @@ from places import IMPORTED, SUPPORT
 from stores import tree
 from waiting import PATIENCE
 
+pytestmark = pytest.mark.kind("programs")
+
 WORK = """
 import ctypes, json, sys
 from pathlib import Path

@@ -30,6 +30,8 @@ from segstore.storage.shared.coherence import HostLine
 from segstore.storage.shared.members import Members
 from segstore.storage.shared.shared_file import SharedFile
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 files = Files()
 SUPPORT = os.path.dirname(sys.modules["sharing"].__file__ or "")
 

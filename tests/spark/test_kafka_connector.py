@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.judge("spark"),
     pytest.mark.skipif(bool(kafka_tools.why_not()), reason=str(kafka_tools.why_not())),
+    pytest.mark.kind("Spark programs"),
 ]
 
 
