@@ -55,7 +55,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not shutil.which(compiler[0]):
         pytest.skip("there is no C compiler")
     made = tmp_path_factory.mktemp("shim") / "interrupting.so"
-    source = SUPPORT / "interrupting.c"
+    source = SUPPORT / "faults" / "interrupting.c"
     subprocess.run([*compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(source)], check=True)
     return made
 

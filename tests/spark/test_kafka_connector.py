@@ -26,7 +26,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def connected(spark: SparkSession) -> SparkSession:
     """The session, with the connector's jars."""
-    for jar in kafka_tools.classpath(SUPPORT / "spark_kafka" / "pom.xml").split(":"):
+    for jar in kafka_tools.classpath(SUPPORT / "kafka" / "spark_kafka" / "pom.xml").split(":"):
         spark.sql(f"ADD JAR '{jar}'")
     return spark
 
