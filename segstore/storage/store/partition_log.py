@@ -99,6 +99,12 @@ class PartitionLog(PublicNames):
         }
     )
 
+    aborted_transactions: AbortedTransactions
+    context: StoreContext
+    source: Partition | ReadOnlyPartition
+    """The log of this process or another writer's; in a replicated store that of the leader."""
+    store: object
+
     has_replicas = False
     """Whether another replica's log may take this one's place, and lack what was read from this one."""
 
