@@ -48,7 +48,7 @@ class Scheduler:
 
     def __init__(self, name: str = "segstore-scheduler", *, background: bool = False) -> None:
         self._name, self._background = name, background
-        self._asked: SimpleQueue[tuple[float, int, Task] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[float, int, Task] | None] = SimpleQueue()
         self._tasks: list[tuple[float, int, Task]] = []
         self._count = itertools.count()
         self._started = self._closed = False
@@ -65,7 +65,7 @@ class Scheduler:
         """
         if self._closed or others_are_gone():
             return
-        self._asked.put((time.monotonic() + seconds, next(self._count), task))
+        self._queue.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
             Background(self._run, self._name).start()
             self._started = True  # last: after an interrupt it is not known whether the thread has started
@@ -109,13 +109,13 @@ class Scheduler:
         wait: float | None = 0.0
         while not self._closed:
             try:
-                asked = self._asked.get() if wait is None else take(self._asked, wait)
+                entry = self._queue.get() if wait is None else take(self._queue, wait)
             except Empty:
                 if self._tasks and self._tasks[0][0] <= time.monotonic():
                     return heapq.heappop(self._tasks)[2]
             else:
-                if asked is not None:
-                    heapq.heappush(self._tasks, asked)
+                if entry is not None:
+                    heapq.heappush(self._tasks, entry)
             wait = self._pause()
         return None
 
@@ -128,7 +128,7 @@ class Scheduler:
     def close(self) -> None:
         """Wait for the running task, and drop all waiting tasks."""
         self._closed = True
-        self._asked.put(None)
+        self._queue.put(None)
         if self._ident != threading.get_ident() and not others_are_gone():
             with self._running:
                 """The task has ended, and a later task finds the scheduler closed."""

@@ -38,15 +38,15 @@ from segstore.storage.store import store as store_module
 # ahead of their copy with a checksum. After a clean close by segstore checkpoints, copy and published ends
 # have the same numbers.
 
-Said = dict[str, dict[tuple[str, int], int]]
+Checkpoints = dict[str, dict[tuple[str, int], int]]
 CHECKPOINTS = names.OFFSET_CHECKPOINTS
 
 
-def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
+def read_checkpoints(files: Files, root: str) -> tuple[Checkpoints, list[Finding]]:
     """Return the root's checkpoints by file and partition; an empty dict for a file that can't be read, with
     a finding.
     """
-    said: Said = {}
+    said: Checkpoints = {}
     findings = []
     for name in CHECKPOINTS:
         path = os.path.join(root, name)
@@ -58,7 +58,9 @@ def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
     return said, findings
 
 
-def check_published(files: Files, root: str, checked: list[PartitionCheck], said: Said) -> Iterator[Finding]:
+def check_published(
+    files: Files, root: str, checked: list[PartitionCheck], said: Checkpoints
+) -> Iterator[Finding]:
     """Yield the findings on checkpoints and published ends of a store at rest."""
     reported = set()
     for one in checked:
@@ -106,7 +108,7 @@ def _check_form(files: Files, path: str, ends: EndsReader | None) -> Iterator[Fi
 def _check_copy(
     files: Files,
     root: str,
-    said: Said,
+    said: Checkpoints,
     marker: int | None,
     ends: EndsReader | None,
     reported: set[tuple[str, tuple[str, int]]],
@@ -139,7 +141,7 @@ def _makes_copies(files: Files, root: str) -> bool:
     return header is not None and header.checked
 
 
-def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Said) -> Iterator[Finding]:
+def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Checkpoints) -> Iterator[Finding]:
     if ends is None:
         yield Finding(path, None, None, f"{one.name}: its ends are not published")
         return
@@ -231,7 +233,7 @@ def _check_one(
     info: TopicInfo,
     partition: int,
     at_rest: bool,
-    said: Said,
+    said: Checkpoints,
     progress: Progress,
     look: Look,
 ) -> tuple[PartitionCheck | None, list[Finding]]:

@@ -128,7 +128,7 @@ class SegmentCheck:
             yield Finding(self.segment.path, at, first, f"offsets {first} to {last} are missing")
 
     def _check_records(self, step: ScanStep, batches: np.ndarray) -> Iterator[Finding]:
-        for first, last in _apart(batches):
+        for first, last in _decoded_together(batches):
             batch = batches[first:last]
             position, base = int(batch["position"][0]), int(batch["base_offset"][0])
             try:
@@ -244,12 +244,12 @@ class SegmentCheck:
             )
 
 
-def _apart(batches: np.ndarray) -> Iterator[tuple[int, int]]:
+def _decoded_together(batches: np.ndarray) -> Iterator[tuple[int, int]]:
     """Yield begin and end of the batches that are decoded together: single batches of magic 2, single
     wrappers, and runs of plain messages of magic 0 and 1.
     """
-    apart = (batches["magic"] == MAGIC) | (batches["attributes"] & CODEC_MASK != 0)
-    bounds = [0, *(np.flatnonzero(apart[1:] | apart[:-1]) + 1).tolist(), len(batches)]
+    single = (batches["magic"] == MAGIC) | (batches["attributes"] & CODEC_MASK != 0)
+    bounds = [0, *(np.flatnonzero(single[1:] | single[:-1]) + 1).tolist(), len(batches)]
     yield from itertools.pairwise(bounds)
 
 

@@ -94,10 +94,12 @@ class TransactionCheck:
         # The partition's check reports a snapshot that can't be read.
         with contextlib.suppress(SegstoreError, OSError):
             held = {e.producer_id: e for e in parse_snapshot(self._files.read_file(path), path)}
-            said = {e.producer_id: e for e in self.state.entries()}
+            expected = {e.producer_id: e for e in self.state.entries()}
             missing = set(self.state.ongoing) - set(held)
-            for producer_id in sorted({p for p, e in held.items() if not _fits(e, said.get(p))} | missing):
-                message = f"says {held.get(producer_id)}, but the log {said.get(producer_id)}"
+            for producer_id in sorted(
+                {p for p, e in held.items() if not _fits(e, expected.get(p))} | missing
+            ):
+                message = f"says {held.get(producer_id)}, but the log {expected.get(producer_id)}"
                 yield Finding(path, None, offset, message)
 
     def _replay(self, one: SegmentCheck) -> list[AbortedTxn]:
@@ -148,12 +150,12 @@ class TransactionCheck:
         return entry.producer_id == txn.producer_id and entry.first_offset <= txn.first_offset
 
 
-def _fits(held: SnapshotEntry, said: SnapshotEntry | None) -> bool:
-    if said is not None and held.coordinator_epoch == NO_EPOCH:
-        said = said._replace(coordinator_epoch=NO_EPOCH)
-    if said is not None and held.last_offset < 0:  # only a marker is in the log
-        said = said._replace(last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
-    return held == said
+def _fits(held: SnapshotEntry, expected: SnapshotEntry | None) -> bool:
+    if expected is not None and held.coordinator_epoch == NO_EPOCH:
+        expected = expected._replace(coordinator_epoch=NO_EPOCH)
+    if expected is not None and held.last_offset < 0:  # only a marker is in the log
+        expected = expected._replace(last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
+    return held == expected
 
 
 def _named(txn: AbortedTxn) -> str:

@@ -49,8 +49,8 @@ def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: in
     for segment, end in zip(segments, ends, strict=True):
         sizes = _sizes(segment)
         room = (room[0] - sizes[0], room[1] - sizes[1], room[2] - sizes[2])
-        near = groups and (not segment.size or end - 1 - groups[-1][0].base_offset <= MOST_RELATIVE)
-        if near and min(room) >= 0 and len(groups[-1]) < most:
+        fits_offsets = groups and (not segment.size or end - 1 - groups[-1][0].base_offset <= MOST_RELATIVE)
+        if fits_offsets and min(room) >= 0 and len(groups[-1]) < most:
             groups[-1].append(segment)
             continue
         groups.append([segment])

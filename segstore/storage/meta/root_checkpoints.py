@@ -179,21 +179,21 @@ def believed(
 
 
 def _is_checked(
-    name: str, key: TopicPartitionKey, said: int | None, copy: CheckedCopy | None, current: bool
+    name: str, key: TopicPartitionKey, noted: int | None, copy: CheckedCopy | None, current: bool
 ) -> bool:
-    return current or (copy is not None and copy.offsets[name].get(key) == said)
+    return current or (copy is not None and copy.offsets[name].get(key) == noted)
 
 
-def agreed_start(said: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """Return the log start offset to use, of the checkpoints' `said` (None without one) and the published
+def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
+    """Return the log start offset to use, of the checkpoints' `noted` (None without one) and the published
     one. If only the published one has a checksum, it is taken; else the smaller one, which keeps more
     records.
     """
     if published is None:
-        return said or 0
-    if ends_checked and (said is None or not checked):
+        return noted or 0
+    if ends_checked and (noted is None or not checked):
         return published.start
-    return min(said or 0, published.start)
+    return min(noted or 0, published.start)
 
 
 def differences(
@@ -221,6 +221,6 @@ def read_log_start(
         standing = copy.standing(read_marker(files, root), nonce, ends is None or ends.checked)
     lines = None if copy is None or standing is CopyState.STALE else copy.offsets[names.LOG_STARTS]
     current = standing is CopyState.CURRENT
-    said = believed(names.LOG_STARTS, text, lines, current).get(key)
-    checked = _is_checked(names.LOG_STARTS, key, said, copy, current)
-    return agreed_start(said, checked, published, ends is not None and ends.checked)
+    noted = believed(names.LOG_STARTS, text, lines, current).get(key)
+    checked = _is_checked(names.LOG_STARTS, key, noted, copy, current)
+    return agreed_start(noted, checked, published, ends is not None and ends.checked)

@@ -201,11 +201,11 @@ class TopicFiles:
 
     def read_ids(self, topic: str, ids: Collection[int]) -> Counter[str]:
         """Return the number of partitions with each topic id in their metadata."""
-        told: Counter[str] = Counter()
+        votes: Counter[str] = Counter()
         for number in ids:
-            told[self.told_id(topic, number)] += 1
-        del told[""]
-        return told
+            votes[self.told_id(topic, number)] += 1
+        del votes[""]
+        return votes
 
     def _logs(self, topic: str, ids: Collection[int]) -> bool:
         """Return whether one of these partitions has a log."""
@@ -238,8 +238,8 @@ class TopicFiles:
         wrong = copy_of(unreadable(error, path))
         if not self._logs(topic, ids):
             return TopicInfo(topic, tuple(ids), "", ours=False, error=_advised(wrong, path))
-        told = self.read_ids(topic, ids).most_common(1)
-        topic_id = told[0][0] if told else ""
+        votes = self.read_ids(topic, ids).most_common(1)
+        topic_id = votes[0][0] if votes else ""
         held = TopicConfig.parse({**HELD, **MADE_WITH.get(topic, {})})
         return TopicInfo(topic, tuple(ids), topic_id, held, ours=False, lost=wrong)
 

@@ -51,16 +51,14 @@ def _state_settings(store: Store, info: TopicInfo) -> Repaired:
     paths = TopicFiles(files, root).settings(info.name).paths
     asides = [put_aside(files, root, path) for path in paths if files.exists(path)]
     stated = store.writer().topic_admin.alter(info.name, {})
-    said = ", ".join(f"{name}={value}" for name, value in stated.config.items())
-    done = f"moved to {' and '.join(asides)}; the settings are {said} until they are altered"
+    listed = ", ".join(f"{name}={value}" for name, value in stated.config.items())
+    done = f"moved to {' and '.join(asides)}; the settings are {listed} until they are altered"
     assert info.lost is not None
     return Repaired(paths[0], None, None, reason(info.lost), done)
 
 
 def _identify(store: Store, info: TopicInfo) -> Iterator[Repaired]:
-    """Write the topic id of a broker's topic into all partitions' metadata that lack it, if the
-    id is known.
-    """
+    """Replace wrong or unreadable partition metadata of a broker's topic, by its id if that is known."""
     context, topic_files = store.context, TopicFiles(store.context.files, store.path)
     for number in info.partition_ids:
         path = os.path.join(topic_files.partition_path(info.name, number), names.PARTITION_METADATA)

@@ -32,7 +32,7 @@ CLOSE_TIMEOUT = 30.0
 """Seconds that `Store.close` waits for its clients by default; as long as Kafka's consumer waits in close."""
 
 
-def tell(what: str, error: BaseException) -> None:
+def log_error(what: str, error: BaseException) -> None:
     """Log an error that is not raised, with its traceback if it is not a SegstoreError."""
     log.error("%s: %s", what, error, exc_info=None if isinstance(error, SegstoreError) else error)
 
@@ -190,6 +190,6 @@ class _Ends:
         errors, self._errors = self._errors, []
         errors.sort(key=lambda error: isinstance(error, Exception))
         for error in errors[1:]:
-            tell("a client of the store could not be closed in order", error)
+            log_error("a client of the store could not be closed in order", error)
         if errors:
             raise first_of(errors)

@@ -42,7 +42,7 @@ class Host:
         self._context, self._members, self._find, self._opened = context, members, find, opened
         self._done = Latch()
         self._thread = Background(self._run, "segstore-host")
-        self._apart: dict[int, tuple[int, Background]] = {}
+        self._slow_requests: dict[int, tuple[int, Background]] = {}
         """By slot: the number of a request that another thread resolves, and that thread."""
         self._looked = time.monotonic()
 
@@ -55,7 +55,7 @@ class Host:
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
         self._thread.join(seconds)
-        for _, thread in list(self._apart.values()):
+        for _, thread in list(self._slow_requests.values()):
             thread.join(seconds)
 
     def _run(self) -> None:
@@ -75,29 +75,29 @@ class Host:
         while (
             slot := int(lib.seg_request_next(self._members.c, slot, number))
         ) >= 0 and not self._done.is_open:
-            self._see_to(slot, number[0])
+            self._dispatch(slot, number[0])
             slot += 1
         if time.monotonic() - self._looked > _LOOK_MS / 1000:
             self._looked = time.monotonic()
-            self._tidy()
+            self._cut_dead_members()
 
-    def _see_to(self, slot: int, number: int) -> None:
+    def _dispatch(self, slot: int, number: int) -> None:
         """Answer a request, in another thread if the answer may wait."""
-        known, thread = self._apart.get(slot, (-1, None))
+        known, thread = self._slow_requests.get(slot, (-1, None))
         if thread is not None and known == number and thread.is_alive():
             return
         if not self._may_wait(self._members.shared.member(slot)):
             self._answer(slot, number)
             return
         thread = Background(partial(self._answer, slot, number), "segstore-host-apart")
-        self._apart[slot] = number, thread
+        self._slow_requests[slot] = number, thread
         thread.start()
 
-    def _may_wait(self, asked: Any) -> bool:
+    def _may_wait(self, request: Any) -> bool:
         """Return whether a request waits for a disk, or for another process that holds a log's lock."""
-        log = self._members.shared.log_if_there(asked.log)
+        log = self._members.shared.log_if_there(request.log)
         held = log is not None and log.open and log.lock & 0xFFFFFFFF
-        return bool(asked.asks != lib.SEG_ASKS_READY or held)
+        return bool(request.asks != lib.SEG_ASKS_READY or held)
 
     def _answer(self, slot: int, number: int) -> None:
         answer, error, text = self._resolved(slot)
@@ -115,18 +115,18 @@ class Host:
             return answer_of(error)
         return AGAIN, 0, b""
 
-    def _resolve(self, asked: Any) -> None:
-        partition = self._find(asked.log, asked.key)
-        if asked.asks == lib.SEG_ASKS_SYNC:
+    def _resolve(self, request: Any) -> None:
+        partition = self._find(request.log, request.key)
+        if request.asks == lib.SEG_ASKS_SYNC:
             partition.flush()
             return
         header = ffi.new("seg_batch *")
-        header.size, header.max_timestamp = asked.size, asked.timestamp
-        header.base_offset, header.last_offset = 0, max(asked.offsets, 1) - 1
-        word = asked.word if asked.asks == lib.SEG_ASKS_AWAY else 0
-        partition.make_ready(header, max(asked.batches, 1), asked.generation, word)
+        header.size, header.max_timestamp = request.size, request.timestamp
+        header.base_offset, header.last_offset = 0, max(request.offsets, 1) - 1
+        word = request.word if request.asks == lib.SEG_ASKS_AWAY else 0
+        partition.make_ready(header, max(request.batches, 1), request.generation, word)
 
-    def _tidy(self) -> None:
+    def _cut_dead_members(self) -> None:
         """Cut the bytes that dead members have written after sealed ends [A5]."""
         sealed = ffi.new("seg_sealed *")
         for partition in self._opened():

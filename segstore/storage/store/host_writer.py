@@ -40,7 +40,7 @@ class HostWriter(StoreWriter):
         garbage collected.
         """
         self._guest = guest
-        self._given, self._lets_go = sharing, False
+        self._member_sharing, self._lets_go = sharing, False
         self._keys: dict[int, tuple[str, int]] = {}
         super().__init__(context, config)
 
@@ -62,7 +62,7 @@ class HostWriter(StoreWriter):
     # --- opening --------------------------------------------------------------------------
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        return self._given or Sharing.begin(self.context.files, self.context.root, self.config)
+        return self._member_sharing or Sharing.begin(self.context.files, self.context.root, self.config)
 
     def _begin(self) -> None:
         sharing = self.sharing
@@ -106,14 +106,14 @@ class HostWriter(StoreWriter):
         try:
             if hasattr(self, "socket"):
                 self.socket.unlink()
-            if self._given is not None:
-                self._given.members.lead(leads=False)  # this member may go on as a guest
+            if self._member_sharing is not None:
+                self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
                 # after the lock is free: members try to take it as soon as their connection ends
                 self.socket.close()
         finally:
-            if self.sharing is not None and self._given is None:
+            if self.sharing is not None and self._member_sharing is None:
                 self.sharing.members.close()
 
     def _close_cleanly(self, nonce: int) -> None:

@@ -31,7 +31,7 @@ class Leadership:
         self._watch: LeaseWatch | None = None
         self._token: int | None = None
         """The token under which this store leads, or led last; None before the first."""
-        self._asked_for: int | None = None
+        self._requested_token: int | None = None
         """The token for which the standby was asked to show that it follows."""
         self._leads = False
 
@@ -64,12 +64,12 @@ class Leadership:
             self._watch.soon()
             self._watch.wait(seconds)
 
-    def _use(self, token: int | None, asked_at: float) -> None:
+    def _use(self, token: int | None, called_at: float) -> None:
         with self._lock:
             if token is None:
                 self._let_go("its lease is not held")
             elif token == self._token or self._may_lead(token):
-                self._lead(token, asked_at + self._deadline)
+                self._lead(token, called_at + self._deadline)
 
     def _lead(self, token: int, until: float) -> None:
         if now() >= until:
@@ -94,13 +94,13 @@ class Leadership:
                 )
                 return False
         self._primary.begin_epochs(token)
-        self._token, self._asked_for = token, None
+        self._token, self._requested_token = token, None
         return True
 
     def _follows(self, token: int) -> bool:
         """Return whether the standby, if there is one, has fetched since the lease returned this token."""
-        if self._asked_for != token:
-            self._asked_for = token
+        if self._requested_token != token:
+            self._requested_token = token
             self._primary.ask_standby()
         return self._primary.is_followed
 

@@ -63,7 +63,7 @@ class LeaseWatch:
     ) -> None:
         self.lease, self._seconds, self._done = lease, seconds, done
         self._use, self._missed = use, missed
-        self._asked: SimpleQueue[None] = SimpleQueue()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._ended = Latch()
         self.error: Exception | None = None
         """The error of the last call, or the refusal of its token; None after a success."""
@@ -74,13 +74,13 @@ class LeaseWatch:
 
     def soon(self) -> None:
         """Have the thread call the lease now."""
-        self._asked.put(None)
+        self._wakeups.put(None)
 
     def ask(self) -> None:
         """Call the lease once."""
-        asked_at = now()
+        called_at = now()
         try:
-            self._use(token_of(self.lease), asked_at)
+            self._use(token_of(self.lease), called_at)
             self.error = None
         except Exception as error:
             if str(error) != str(self.error):
@@ -97,7 +97,7 @@ class LeaseWatch:
             while not self._done.is_open:
                 self.ask()
                 try:
-                    take(self._asked, self._seconds)
+                    take(self._wakeups, self._seconds)
                 except Empty:
                     continue
         finally:

@@ -77,7 +77,7 @@ _UNCOMMITTED = "read_uncommitted"
 
 
 @lru_cache(typed=True)  # an append takes microseconds, and requests repeat the same timeouts
-def _asked(acks: int, timeout_ms: float) -> Acks:
+def _acks_of(acks: int, timeout_ms: float) -> Acks:
     return Acks(acks, arguments.milliseconds("timeout_ms", timeout_ms))
 
 
@@ -369,8 +369,8 @@ class PartitionLog(PublicNames):
             self._refuse()
         if acks not in (-1, 0, 1):
             raise InvalidArgumentError(f"acks={acks!r}: must be -1, 0 or 1")
-        asked = _asked(acks, timeout_ms)
-        return append_as_leader(self._leading(asked), batch, asked, verified, allow_zstd, self._name)
+        wanted = _acks_of(acks, timeout_ms)
+        return append_as_leader(self._leading(wanted), batch, wanted, verified, allow_zstd, self._name)
 
     def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Produce request from a non-blocking socket, and append it as `append_as_leader` does, by
@@ -530,13 +530,13 @@ class PartitionLog(PublicNames):
         records are returned then.
         """
         self.context.check_open()
-        asked = as_offsets(offsets)
+        wanted = as_offsets(offsets)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
 
         def rest(view: LogView, offset: int) -> Records:
             return self._read(view, offset, 1, committed, True, None)
 
-        return self.with_view(lambda view: read_many(view, asked, not committed, rest, self._name))
+        return self.with_view(lambda view: read_many(view, wanted, not committed, rest, self._name))
 
     def _nothing_at(self, offset: int) -> OffsetOutOfRangeError:
         """Return the error for an offset at or after which there is no record."""
@@ -797,8 +797,8 @@ class PartitionLog(PublicNames):
         if self.aborted_transactions.unread(view) > max_searched:
             return None
         rows = self.aborted_transactions.outcomes(view).aborted
-        near = rows[(rows[:, 2] >= offset) & (rows[:, 1] < found.next_offset)]
-        return [(int(row[0]), int(row[1])) for row in near.tolist()]
+        overlapping = rows[(rows[:, 2] >= offset) & (rows[:, 1] < found.next_offset)]
+        return [(int(row[0]), int(row[1])) for row in overlapping.tolist()]
 
     def transfer(
         self, sink: Any, offset: int, max_bytes: int = 1 << 20, method: str = "sendfile"

@@ -118,9 +118,9 @@ class PartitionLoader:
             contents.append((epochs, format_leader_epochs([] if self._replicated else [(0, 0)])))
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
-        return [*contents, *self._last(info, partition, directory)]
+        return [*contents, *self._metadata_file(info, partition, directory)]
 
-    def _last(self, info: TopicInfo, partition: int, directory: str) -> list[Content]:
+    def _metadata_file(self, info: TopicInfo, partition: int, directory: str) -> list[Content]:
         """Return the partition metadata file with its content. It is written last: a partition that has it is
         complete. Raises OSError.
         """
@@ -187,7 +187,7 @@ class PartitionLoader:
             # Records after the log end offset will not be synced, although the recovery point is above it.
             points = self._checkpoints.recovery_points
             points.update({(info.name, partition): opened.end_offset})
-        self._tell(directory, opened, expected)
+        self._report(directory, opened, expected)
         point = None if opened.recovered is None else opened.recovered.recovery_point
         producers = Producers.load(
             context.files,
@@ -199,7 +199,7 @@ class PartitionLoader:
             self._expiration_ms,
         )
         if producers.begun_anew:
-            self._tell_producers(directory, opened.segments[0].base_offset)
+            self._report_lost_producers(directory, opened.segments[0].base_offset)
         layout = (published.layout + 1) % _LAYOUTS if published else 0
         if left is not None:
             layout = (left.end.layout + 1) % _LAYOUTS
@@ -219,7 +219,7 @@ class PartitionLoader:
     def _high_watermark(self, key: TopicPartitionKey) -> int:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
 
-    def _tell(self, directory: str, opened: Opened, expected: Expected) -> None:
+    def _report(self, directory: str, opened: Opened, expected: Expected) -> None:
         """Report repairs of the log, and for two sources that disagree which one was believed."""
         messages = (*expected.told, *opened.told)
         for message in messages:
@@ -231,7 +231,7 @@ class PartitionLoader:
         if done is not None:
             self.recovered.append(done)
 
-    def _tell_producers(self, directory: str, base: int) -> None:
+    def _report_lost_producers(self, directory: str, base: int) -> None:
         """Report that producer ids without batches in the log are lost, as there is no sound snapshot."""
         path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
         done = "producers are known by the batches that are left: one that has none is taken for a new one"

@@ -99,7 +99,7 @@ class Primary:
         self._term: LeaseTerm | None = None
         self._locks: dict[str, Mutex] = {}
         self._on_followed: Callable[[], None] = lambda: None
-        self._asked_above: int | None = None
+        self._reregister_above: int | None = None
         """The broker epoch above which the standby must register to show that it still follows; None if it
         has.
         """
@@ -262,7 +262,7 @@ class Primary:
         registration = self.registration
         if replica != STANDBY_ID or not registration.is_there:
             return False
-        if (asked := self._asked_above) is not None and broker_epoch <= asked:
+        if (floor := self._reregister_above) is not None and broker_epoch <= floor:
             raise NotLeaderOrFollowerError(
                 f"replica {replica} must register anew: broker epoch {broker_epoch}"
             )
@@ -271,8 +271,8 @@ class Primary:
                 f"replica {replica} fetches with broker epoch {broker_epoch}, but "
                 f"{registration.broker_epoch} is registered"
             )
-        if asked is not None:
-            self._asked_above = None
+        if floor is not None:
+            self._reregister_above = None
             self._on_followed()
         return True
 
@@ -318,11 +318,11 @@ class Primary:
         held, keeper = self.registration, self._keeper
         if held.is_there and keeper is not None:
             away = self._away()
-            self._tell_lost(away, held.sync)
+            self._log_loss(away, held.sync)
             with suppress(SegstoreError):  # a topic may have been deleted: the next note does without it
                 keeper.note(held.directory_id, away, self.lags())
 
-    def _tell_lost(self, away: str, sync: bool) -> None:
+    def _log_loss(self, away: str, sync: bool) -> None:
         """Log the loss of the standby, and its return. A demoted store has no standby to lose."""
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
         is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms
@@ -383,12 +383,12 @@ class Primary:
         follows.
         """
         held = self.registration
-        self._asked_above = held.broker_epoch if held.is_there else None
+        self._reregister_above = held.broker_epoch if held.is_there else None
 
     @property
     def is_followed(self) -> bool:
         """Return whether the standby has fetched since `ask_standby`, or there is none."""
-        return self._asked_above is None or not self.registration.is_there
+        return self._reregister_above is None or not self.registration.is_there
 
     def begin_epochs(self, epoch: int) -> None:
         """Begin a leader epoch, durably, in each partition with a smaller epoch. Raises StorageError."""

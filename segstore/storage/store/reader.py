@@ -58,7 +58,7 @@ class _KnownEnds(NamedTuple):
 
     reader: EndsReader
     glance: EndsGlance
-    told: Ends
+    shown: Ends
 
 
 class _Topics(NamedTuple):
@@ -192,7 +192,7 @@ class StoreReader:
     def _sameness(self, info: TopicInfo, partition: int, directory: str) -> Callable[[], bool]:
         """Return a function that checks whether a directory still belongs to this topic. It compares the id
         in the directory, and if that differs, the id in the topic's settings. Topics of old brokers, without
-        ids, can't be told apart.
+        ids, can't be distinguished.
         """
         # id and inode of the directory when it last belonged to this topic
         own_marks: list[tuple[str, int]] = []
@@ -256,8 +256,8 @@ class StoreReader:
                     return None
                 ends = self._ends
             if last is not None and last.reader is ends and last.glance.unchanged():
-                return last.told
-            told = found = ends.get(key) if ends is not None else None
+                return last.shown
+            shown = found = ends.get(key) if ends is not None else None
             if ends is None or found is None:
                 return None
             if found.start != 0:
@@ -266,10 +266,10 @@ class StoreReader:
                     # older.
                     counts.clear()
                     counts[found.start] = self._log_start(info.name, partition, found)
-                told = found._replace(start=counts[found.start])
+                shown = found._replace(start=counts[found.start])
             glance = ends.glance(found)
-            known = _KnownEnds(ends, glance, told) if glance is not None and told is not None else None
-            return told
+            known = _KnownEnds(ends, glance, shown) if glance is not None and shown is not None else None
+            return shown
 
         return get
 

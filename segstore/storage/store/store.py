@@ -48,7 +48,7 @@ from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.scans.scan import EARLIEST, LATEST, Edge
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import replica_lags
-from segstore.storage.store.clients import CLOSE_TIMEOUT, Clients, StoreClient, tell
+from segstore.storage.store.clients import CLOSE_TIMEOUT, Clients, StoreClient, log_error
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.reader import StoreReader
@@ -762,7 +762,7 @@ class Store(PublicNames):
             unwritten = self._clients.unwritten()
             if unwritten is None:
                 raise
-            tell(f"{self.context.root} could not be closed cleanly", error)
+            log_error(f"{self.context.root} could not be closed cleanly", error)
             return unwritten
         except BaseException:
             self._clients.unwritten()
@@ -777,7 +777,7 @@ class Store(PublicNames):
             try:
                 self._close_side()
             except Exception as error:
-                tell(f"{self.context.root} could not be closed cleanly", error)
+                log_error(f"{self.context.root} could not be closed cleanly", error)
             raise
         self._close_side()
 
@@ -806,7 +806,7 @@ class Store(PublicNames):
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
         except Exception as failed:  # the exception that leaves the block is raised, not this one
-            tell(f"{self.context.root} could not be closed cleanly", failed)
+            log_error(f"{self.context.root} could not be closed cleanly", failed)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # The store was not closed. The lock is released with its descriptor, and the next open recovers, as

@@ -292,13 +292,13 @@ class Sweeper:
 
     def _save(self) -> None:
         """Write the notes of sweeps. They are hints only: if the write fails, the next sweep tries again."""
-        topics, told = self._topics(), self._unsaved
+        topics, reported = self._topics(), self._unsaved
         try:
             self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
             self._unsaved = None
         except OSError as error:
             self._unsaved = str(error)
-            if self._unsaved != told:
+            if self._unsaved != reported:
                 log.warning("the notes of sweeps could not be written: %s", error)
 
     def _forget_gone(self) -> None:
@@ -331,9 +331,9 @@ class Sweeper:
                     log.exception("a defect, met in %s", names.partition_dir(*key))
                 self._met(error)
                 done = Swept(*key).failed(error)
-            told = failed.pop(step, None)
+            reported = failed.pop(step, None)
             if done is not None and done.error is not None:
-                if done.error != told:
+                if done.error != reported:
                     log.warning("%s could not be swept: %s", names.partition_dir(*key), done.error)
                 failed[step] = done.error
             self._note(key, done, now)

@@ -179,9 +179,9 @@ class StoreWriter:
             self.partition,
             self._ends.wake_sealers,
         )
-        damaged = self._tell_damage(moved, unclean=marker == 0 and not left.clean)
+        damaged = self._report_damage(moved, unclean=marker == 0 and not left.clean)
         if note is not None and (not left.clean or note.is_of_ours(marker or 0, nonce or 0)):
-            loader.owed = self._owed(note, was_closed=left.clean)
+            loader.owed = self._owed_epochs(note, was_closed=left.clean)
         self._open_adopted()
         self._open_partitions(left, every=damaged or (sharing is not None and not self.shares))
         if note is not None and (note.is_restored or not left.clean):
@@ -225,7 +225,7 @@ class StoreWriter:
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
             check_not_fenced(self.context)
 
-    def _owed(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
+    def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
         """Return the partitions that begin a leader epoch when they are opened: all partitions of a restored
         store, else those of the note. A missing note is reported only if the store `was_closed`: else it may
         be a killed broker's.
@@ -250,7 +250,7 @@ class StoreWriter:
         self.context.make_way(CLOSE_NOTE.path(self.context.root))
         write_note(self.context.files, self.context.root, number, self._loader.owed, self._ends.keys())
 
-    def _tell_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
+    def _report_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
         """Report damaged small files; return whether there are any."""
         root, tell = self.context.root, self.context.tell
         for path, where in moved:
