@@ -50,8 +50,8 @@ def _ignored(error: Exception) -> None:
 class OsErrors:
     """A block in which an OSError becomes a StorageError with its errno.
 
-    It is no generator of `contextmanager`: from Python 3.12 on, the traceback of an OSError that such a
-    generator caught leads to the frame of contextlib that threw it in, which refers to the OSError.
+    It is a class, because an OSError that passes a generator of `contextmanager` gets into a reference cycle
+    from Python 3.12 on: its traceback leads to a frame of contextlib that refers to the OSError.
     """
 
     __slots__ = ()

@@ -49,9 +49,9 @@ class FrozenLog(NamedTuple):
 
 
 def hold(files: Files, view: LogView, most: int) -> FrozenLog:
-    """Keep the first `most` files of a view open; the later files are compared when they are copied. Raises
-    FileNotFoundError if a file was removed, or compaction is swapping segments: during a swap, merged records
-    exist twice.
+    """Keep the first `most` files of a view open. Whether the other files have changed is checked when they
+    are copied. Raises FileNotFoundError if a file was removed, or compaction is swapping segments: during a
+    swap, merged records exist twice.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):

@@ -71,7 +71,7 @@ class SegmentCheck:
         yield from self._check_indexes()
 
     def _seen_end(self, step: ScanStep) -> int:
-        # A batch that reaches over the end of a step comes again in the next step.
+        # A step ends at a fixed byte, and a batch that is cut by its end is read again in the next step.
         return self.end if step.position + len(step.data) < self.end else -1
 
     def _damage(self, position: int, status: int) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
     """Return how dirty a log is, whatever its settings; `bytes` is 0 if no segment can be compacted. Raises
     OSError.
     """
-    # first: a segment that is sealed later is not among those of the view
+    # first: no segment that is sealed after this is a sealed one of the view
     written_still = partition.written_still()
     view, config = partition.view, partition.config
     first = _first_dirty(view, checkpoint_offset)

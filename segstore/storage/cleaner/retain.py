@@ -40,8 +40,8 @@ _OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
 class Aborted:
-    """The aborted transactions of a log, from the markers in `view()`. It is called once at most: a view that
-    is kept would keep the files of replaced segments open.
+    """The aborted transactions of a log, by the markers in `view()`. The function is called once at most,
+    because a view that is kept keeps the files of replaced segments open.
     """
 
     def __init__(self, view: Callable[[], LogView]) -> None:
@@ -61,7 +61,7 @@ class Aborted:
         return np.array(found, np.int64).reshape(-1, 4)
 
     def without_keys(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return a mask of the batches without keys that count: markers, and batches of aborted
+        """Return a mask of the batches whose keys are ignored: markers, and batches of aborted
         transactions.
         """
         kinds = batches["attributes"] & _OF_TRANSACTION
@@ -112,8 +112,8 @@ class Decided:
         return int(lib.SEG_NO_RECORDS if horizon else lib.SEG_ALL_RECORDS | lib.SEG_SPENT_MARKER)
 
     def _is_spent(self, segment: Segment, batch: NDArray[np.void]) -> bool:
-        """Return whether no batch of the marker's transaction was met. A marker without records was cleaned
-        before.
+        """Return whether no batch of the marker's transaction was met; true for a marker without records,
+        which an earlier cleaning has emptied.
         """
         if not batch["count"][0]:
             return True

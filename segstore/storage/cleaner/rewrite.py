@@ -83,7 +83,7 @@ class _Growing:
 
 
 class Output:
-    """The new segments of a group: one, or several if it would exceed `most` bytes."""
+    """The new segments of a group: one, or several if one would exceed `most` bytes."""
 
     def __init__(self, partition: Partition, base_offset: int, most: int) -> None:
         """Begin the first segment. Raises OSError, StoreClosedError."""

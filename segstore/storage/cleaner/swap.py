@@ -56,7 +56,7 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
             buried = _put_in_place(partition, old, new)
         except BaseException as error:
             # A half done swap can only be finished at the next open (`segment_files.finish_renames`): no
-            # other swap may begin before.
+            # other swap may begin before that.
             partition.unsettled = _text_of(error)
             raise
         partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})

@@ -23,7 +23,9 @@ LEAST_REST, LONGEST_REST = 0.005, 0.25
 
 
 class CleaningStopped(Exception):
-    """The store closes, or the cleaned log was replaced or deleted: the new files are removed."""
+    """Raised if the store closes, or the cleaned log was replaced or deleted; the new files are
+    removed then.
+    """
 
 
 class Throttler:
@@ -74,7 +76,7 @@ class Throttler:
         rest = REST * (self._worked() - self._rested)
         if rest >= LEAST_REST and self._wait(min(rest, LONGEST_REST)):
             raise CleaningStopped
-        if not 0 <= rest < LEAST_REST:  # below 0: another thread cleans now
+        if not 0 <= rest < LEAST_REST:  # below 0: another thread, with its own clock, cleans now
             self._rested = self._worked()
 
 

@@ -60,7 +60,7 @@ def upgrade(
     """Rewrite all segments with messages of magic 0 or 1; the active one is sealed first.
 
     `swapped` is called for each segment; `flushed` before the first, to make the recovery point durable. A
-    segment beyond the high watermark of a replica is left. Raises CleaningStopped, StoreClosedError,
+    segment beyond the high watermark of a replica is skipped. Raises CleaningStopped, StoreClosedError,
     CorruptRecordError, StorageError, OSError: segments upgraded before the error stay upgraded.
     """
     check_settled(partition)
@@ -73,7 +73,7 @@ def upgrade(
         return
     if found[-1] is partition.segments[-1]:
         partition.roll()
-    # After a crash the records after a swapped segment must still be there.
+    # Synced first, so that a crash after the swap loses no record that follows a swapped segment.
     partition.flusher.flush(partition.view.end_offset)
     flushed()
     for segment in found:

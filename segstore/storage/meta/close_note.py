@@ -1,12 +1,12 @@
 """The note of a close, `.segstore/closed`: it identifies its own file and the clean shutdown marker's file.
 
-If the file found now is another one, the store was copied: it was restored, or moved to another file system.
-In a cleanly closed store the marker is compared, in a store that was killed, or copied while it was open, the
-note itself.
+If an open finds another file than the noted one, the store was copied: it was restored, or moved to another
+file system. In a cleanly closed store the marker's file is compared; in a store that was killed, or copied
+while it was open, the note's own file.
 
 A restored store may be older than the original, and append other records at the same offsets. So each of its
-partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). It is more
-than one above the latest, because after a crash the original begins the next one. The note lists the
+partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The new epoch
+is more than one above the latest, because after a crash the original begins the next one. The note lists the
 partitions that have still to begin such an epoch.
 
 The note is a new file at each close and after each recovery, the marker at each close, so a copy over the

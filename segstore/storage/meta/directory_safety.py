@@ -36,8 +36,8 @@ _OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN
 
 
 def is_store(files: Files, root: str, held: set[str]) -> bool:
-    """Return whether a directory, which holds these names, is a store or a broker's log directory: a name
-    like a partition's does not prove that without a log or metadata in it. Raises OSError.
+    """Return whether a directory, which holds these names, is a store or a broker's log directory. A
+    subdirectory with a partition's name proves that only if it has a log or metadata. Raises OSError.
     """
     return bool(held & _OF_A_STORE) or any(
         names.parse_partition_dir(name) is not None and _is_partition(files, names.below(root, name))

@@ -68,8 +68,9 @@ class FollowedEnds(Follower):
         """
 
     def see(self, ends: Sequence[int]) -> bool:
-        """See the published ends, but with the offsets `ends` in place of the logs' ends, which the reader
-        has read up to there. Return False if a slot can't be read now, as in `__init__`.
+        """Read the published ends, but note the offsets `ends` as the logs' ends: the reader has read up to
+        these offsets, so that any later record ends the next wait. Return False if a slot can't be read now,
+        as in `__init__`.
         """
         for number, end in enumerate(ends):
             place = self.content + number

@@ -2,8 +2,8 @@
 
 A file has a version line (0), a line with the number of entries, and a line per entry, each ended by a
 newline (org.apache.kafka.server.common.CheckpointFile): "topic partition offset" or "epoch startOffset". A
-missing or empty file has no entries; any other content without this form is an error, never a guess. Files
-are replaced in one step and synced, so that a crash leaves the old content or the new.
+missing or empty file has no entries; any other content is an error, never a guess. Files are replaced in one
+step and synced, so that a crash leaves the old content or the new.
 
 Threads: the functions any; a `LeaderEpochs` is used under the partition's lock.
 """

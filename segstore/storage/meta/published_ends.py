@@ -80,7 +80,7 @@ Shown = tuple[int, Numbers, "Place | None"]
 
 
 class SharingSide(Protocol):
-    """The sharing of a host, to which it publishes ends for the other processes that append
+    """The shared file as a host uses it: the other appending processes see the ends that are published there
     (`shared.sharing`).
     """
 
@@ -299,7 +299,7 @@ class EndsWriter(_Mapped):
         """
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
-        """The sharing of a host to which other processes append; None if the store is not shared."""
+        """The shared file of a host to which other processes append; None if the store is not shared."""
         self._has_left = False  # whether another process may be the host now
         self._claimed = False  # whether a slot was claimed since the last publication
         self.was_checked = there.header.checked if self.found and there.header else True
@@ -386,7 +386,7 @@ class EndsWriter(_Mapped):
 
     def tell_shared(self) -> None:
         """Map the shared file anew, and have all readers do so, because sharing has begun or the file has
-        grown. It precedes appends of other processes to logs that are new in the file. Raises OSError.
+        grown. Called before other processes append to logs that are new in the file. Raises OSError.
         """
         with self.lock:
             self._map_shared()

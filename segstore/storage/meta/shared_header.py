@@ -44,8 +44,8 @@ class SharedMap:
         self._header.live = 0
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return the end in bytes of each segment, by base offset, of the partition with this slot and key,
-        that was sealed while a process might still write to its file (A5).
+        """Return the ends of sealed segments, in bytes, by base offset, for the partition with this slot and
+        key: of segments that were sealed while a process might still write to their files (A5).
         """
         found = ffi.new("int64_t[]", _SEALED)
         n = lib.seg_shared_sealed(self.c.map, self.c.len, slot, key, found)

@@ -96,7 +96,7 @@ def states_path(root: str) -> str:
 
 
 def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; an empty dict if the file is damaged or missing, which `damaged_states` tells apart.
+    """Return the notes; an empty dict if the file is damaged or missing (`damaged_states` finds damage).
     Raises an OSError that may pass.
     """
     path = states_path(root)

@@ -63,15 +63,15 @@ _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_bro
 class TopicInfo:
     """A topic as `Store.topics()` shows it.
 
-    `partitions` is their number, `partition_ids` has their numbers (a copied broker's directory may hold only
-    some); `config` has the settings that were set for the topic, by Kafka's names; `settings` has all
-    settings. `ours` is False for a topic without a settings file of segstore's. `error` says why the settings
-    can't be read: any use of the topic raises it, and the other topics are not affected. `lost` says why the
-    settings are not known although id and partitions are: until `Store.alter_topic` or a repair writes
-    settings, nothing of the topic is deleted or compacted, and each append is synced. `compacted` has pairs
-    of partition and offset: below that offset the log was compacted under earlier settings. `of_broker`: the
-    topic once had no settings file of segstore's, so a broker may have written its records, also messages of
-    magic 0 and 1.
+    `partitions` is the number of partitions, `partition_ids` are their numbers (a copied broker's directory
+    may hold only some); `config` has the settings that were set for the topic, by Kafka's names; `settings`
+    has all settings. `ours` is False for a topic without a settings file of segstore's. `error` is the reason
+    why the settings can't be read: any use of the topic raises it, and the other topics are not affected.
+    `lost` is the reason why the settings are lost although id and partitions are known: until
+    `Store.alter_topic` or a repair writes settings, nothing of the topic is deleted or compacted, and each
+    append is synced. `compacted` has pairs of partition and offset: below that offset the log was compacted
+    under earlier settings. `of_broker`: the topic once had no settings file of segstore's, so a broker may
+    have written its records, also messages of magic 0 and 1.
     """
 
     name: str

@@ -70,8 +70,8 @@ class TopicFiles:
         self._base = names.below(root, "")
         self._directory = f"{self._base}{names.OURS}/{names.TOPICS}"
         self.no_topics: dict[str, list[int]] = {}
-        """Names that look like a topic's, by `load`: their directories have no metadata and no log. The
-        values are partition numbers.
+        """Topic names that `load` found in directory names only, with partition numbers: the directories have
+        no metadata and no log.
         """
 
     def settings(self, topic: str) -> Copies[TopicSettingsFile]:

@@ -1,8 +1,8 @@
 """The host of a shared store: a thread that answers the requests of guests (V1 to V3 of docs/shared.md).
 
-A request may arrive twice, also at two hosts: a state that was settled before is recognized. Threads: its
-own, which takes the append token of one partition at a time; and one for each request that waits for a disk,
-or for the owner of a log's lock, because requests for other logs must not wait for it.
+A request may arrive twice, also at two hosts; the second time the host sees that its work is done. Threads:
+its own, which takes the append token of one partition at a time; and one for each request that waits for a
+disk, or for the owner of a log's lock, because requests for other logs must not wait for it.
 """
 
 from __future__ import annotations

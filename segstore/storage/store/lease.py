@@ -69,7 +69,9 @@ class LeaseWatch:
         """The error of the last call, or the refusal of its token; None after a success."""
 
     def start(self) -> None:
-        """Start the thread. Once `done` is open, it ends at the next `soon`, or after the interval."""
+        """Start the thread. It ends after `done` was opened, at the next `soon` or the end of
+        the interval.
+        """
         Background(self._run, "segstore-lease").start()
 
     def soon(self) -> None:

@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
 _TRIES = 10
-"""How many views in a row may have the same missing segment: retention may remove a segment between the view
-and the read, and then the next view is read.
+"""The largest number of views in a row with the same missing segment. Retention may remove a segment between
+the view and the read; then the next view is read.
 """
 _UNCOMMITTED = "read_uncommitted"
 
@@ -442,7 +442,7 @@ class PartitionLog(PublicNames):
         return self.high_watermark >= end
 
     def partition_for_write(self) -> Partition:
-        """Return the partition for other ways of appending. Raises ReadOnlyError, StoreClosedError,
+        """Return the partition for appends by other modules. Raises ReadOnlyError, StoreClosedError,
         ForkedError.
         """
         context, source = self.context, self.source
@@ -711,8 +711,8 @@ class PartitionLog(PublicNames):
 
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
         stays readable until `release`, also if retention or compaction removes it. No byte of the records is
-        read, and no CRC checked: a client does that. If it has batches of transactions, a `read_committed`
-        stretch needs the control batches of the whole log: those that were not read before are read now,
+        read, and no CRC checked: a client does that. If the stretch has batches of transactions,
+        `read_committed` needs the control batches of the whole log: those that were not read before are read now,
         unless they lie among more than `max_searched` offsets. Then `aborted` is None, for threads that must
         not wait. `whole`: the reader is a replica, which reads up to the log end offset (R14).
 

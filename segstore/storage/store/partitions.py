@@ -247,8 +247,8 @@ class PartitionLoader:
         checked = published is not None and self._ends.was_checked
         recovery_point = flushed or 0
         if published is not None:
-            # The checkpoint is older than the published end. If the published ends were not checked, neither
-            # source is proved, and the larger one is taken.
+            # The checkpoint is older than the published end. Published ends without a check prove nothing:
+            # then the larger of the two offsets is taken.
             recovery_point = published.synced if checked else max(recovery_point, published.synced)
         return Expected(
             clean=self.clean or key in self._made,
@@ -294,8 +294,8 @@ class PartitionLoader:
         return taken
 
     def _doubt(self, key: int, published: Ends | None) -> None:
-        """Note that a sync in recovery failed, so that the next recovery, in another process too, writes
-        again the bytes that this one read.
+        """Note that a sync in recovery failed. The bytes that this recovery has read may not be on disk: the
+        next recovery, also in another process, writes them again.
         """
         if published is None:
             self._ends.doubt()
@@ -549,7 +549,7 @@ class Partitions:
                 try:
                     partition.flush()
                 except StoreClosedError:
-                    continue  # its topic was deleted meanwhile
+                    continue  # its topic was deleted
                 except SegstoreError as error:
                     errors.append(error)
             self.checkpoint()

@@ -257,7 +257,7 @@ class Primary:
 
     def check_replica(self, replica: int, broker_epoch: int) -> bool:
         """Return whether a fetching replica is the standby. Raises NotLeaderOrFollowerError if its broker
-        epoch is not the registered one (R8, KIP-903), which only the standby knows.
+        epoch is not the registered one (R8, KIP-903); only the standby knows that epoch.
         """
         registration = self.registration
         if replica != STANDBY_ID or not registration.is_there:

@@ -62,8 +62,8 @@ class _KnownEnds(NamedTuple):
 
 
 class _Topics(NamedTuple):
-    """The topics found at these time stamps of the root and the settings directory. `since_ns` is the time
-    since which the partition directories are `names`.
+    """The topics found at these time stamps of the root and the settings directory. `names` are the partition
+    directories, unchanged since `since_ns`.
     """
 
     version: tuple[int, int]
@@ -143,7 +143,7 @@ class StoreReader:
         return self.follower(find_topic(self.topics, topic, partition), partition)
 
     def follower(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
-        """Return the reading side of a partition; `info` is a present one of `topics`."""
+        """Return the reading side of a partition; `info` comes from `topics`."""
         key = (info.name, partition, info.topic_id)
         with self._lock:
             if key not in self._followers:
@@ -336,8 +336,8 @@ class StoreReader:
         return ends.news if ends is not None and self._believed() else -1
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until a publication after `publications` was `seen`, or for `seconds`. A broker publishes
-        nothing: then this sleeps for POLL_SECONDS at most.
+        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed. A
+        broker publishes nothing: then this sleeps for POLL_SECONDS at most.
         """
         ends, me = self._look_for_ends(), threading.get_ident()
         if ends is None or not self._believed():
@@ -370,9 +370,9 @@ class StoreReader:
 
     @calls_out  # as `Store.wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until the ends are published, a nudge after `nudges`, or for `seconds`; return the result of
-        `FollowedEnds.wait`, or LOOK. The sleep is longer while a live writer has the store, as only it
-        changes the ends.
+        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
+        passed. Return the result of `FollowedEnds.wait`, or LOOK. The sleep is longer while a live writer has
+        the store, as only the writer changes the ends.
         """
         belief, now = self._belief, monotonic_ns()
         if (not belief.holds or now - belief.at >= _BELIEF_NS) and not self._follows(followed):

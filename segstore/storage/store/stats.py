@@ -1,8 +1,8 @@
 """Statistics and metrics of each partition, for an operator.
 
 On disk only batch headers are read (of wrapper messages also the content), beside a live writer too. Threads:
-any. Metrics have Kafka's names (kafka.log:type=Log, type=LogCleanerManager), and Prometheus names by its
-rules: the unit bytes, offset or ms, and `_total` for counters.
+any. Metrics have Kafka's names (kafka.log:type=Log, type=LogCleanerManager), and names by the rules of
+Prometheus: the unit (bytes, offset, ms), and `_total` for counters.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def _index_bytes(view: LogView, files: Files) -> int:
 
 
 def _count(view: LogView, files: Files) -> int:
-    """Return how many records a read_uncommitted reader gets. Records of damaged batches don't count; of the
-    batch that contains the log start offset at most the offsets from there on count.
+    """Return the number of records that a read_uncommitted reader gets, without records of damaged batches.
+    In the batch that holds the log start offset at most the offsets from there on are counted.
     """
     count, start = 0, view.start_offset
     for slot, segment in enumerate(view.segments):

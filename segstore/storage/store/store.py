@@ -551,7 +551,7 @@ class Store(PublicNames):
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, timeout_ms: float) -> None:
-        """Sleep until a publication after `publications` was `seen`, or until `timeout_ms` have passed.
+        """Sleep until there is a publication after `publications` was `seen`, or `timeout_ms` have passed.
 
         Read `publications` first, then look for records, then wait: so no record is missed. The call may
         return early. A writer in another process wakes readers too; a broker's log is looked at every 5 ms.
@@ -563,8 +563,8 @@ class Store(PublicNames):
         self.engine.wait(count, seconds)
 
     def follow_ends(self, partitions: Sequence[tuple[str, int]]) -> FollowedEnds | None:
-        """Return the published ends of these partitions, for `wait_for`; None if there are none, and only
-        `wait` can wait.
+        """Return the published ends of these partitions, for `wait_for`; None without published ends: then
+        only `wait` can wait for records.
         """
         topics = self.engine.topics
         if not all(topic in topics for topic, _ in partitions):
@@ -573,8 +573,8 @@ class Store(PublicNames):
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep like `wait`, but only for these partitions, and for nudges after `nudges` was read. Return
-        the result of `FollowedEnds.wait`.
+        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
+        passed. Return the result of `FollowedEnds.wait`.
         """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):

@@ -325,7 +325,7 @@ class Sweeper:
             try:
                 done = self._swept(step, key, now)
             except StoreClosedError:
-                continue  # its topic was deleted meanwhile
+                continue  # its topic was deleted
             except Exception as error:
                 if not isinstance(error, (SegstoreError, OSError)):
                     log.exception("a defect, met in %s", names.partition_dir(*key))

@@ -160,7 +160,7 @@ class TopicAdmin:
         return info
 
     def _bury_but(self, info: TopicInfo) -> None:
-        """Bury the directories of partitions that the topic does not have."""
+        """Move away the directories of partitions that the topic does not have, as deleted ones."""
         for directory in self._topic_files.bury(info.name, info.partition_ids):
             self._context.pool.forget_directory(directory)
         self._checkpoints.forget(info.name, info.partition_ids)
@@ -172,8 +172,8 @@ class TopicAdmin:
         self._begin_recovery_points(info)
 
     def _begin_recovery_points(self, info: TopicInfo) -> None:
-        """Add the partitions of a compacted topic to the recovery point checkpoint, so that recovery can tell
-        compaction's gaps from those of a power cut. Raises OSError.
+        """Add the partitions of a compacted topic to the recovery point checkpoint, so that recovery
+        distinguishes gaps of compaction from gaps of a power cut. Raises OSError.
         """
         if info.gapped:
             recovery_points, keys = (

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.store_member import StoreMember
 
 _LINES = 16
-"""Partitions per piece of the reserve: their lines in the root's small files fit into one piece."""
+"""The number of partitions whose lines in the root's small files fit into one piece of the reserve."""
 
 
 class StoreWriter:
@@ -193,7 +193,7 @@ class StoreWriter:
         self._begin()
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        """Return the sharing that dead members of a shared store left behind; None if the store was not
+        """Return the shared file of dead members as this process takes it over; None if the store was not
         shared. Raises StorageError.
         """
         files, root = self.context.files, self.context.root
@@ -467,7 +467,7 @@ class StoreWriter:
         return self._ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until a publication after `publications` was `seen`, or for `seconds`."""
+        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed."""
         self._ends.wait(seen, seconds)
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
@@ -479,7 +479,9 @@ class StoreWriter:
 
     @calls_out  # as `Store.wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until the ends are published, a nudge after `nudges`, or for `seconds`."""
+        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
+        passed.
+        """
         return followed.wait(nudges, seconds)
 
     def nudge(self) -> None:
@@ -518,7 +520,9 @@ class StoreWriter:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing refers to the store, also because Ctrl-C came during the open."""
+        """Return whether nothing refers to the store; also true if Ctrl-C interrupted the open in this
+        thread.
+        """
         return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
 
     def let_go(self) -> None:

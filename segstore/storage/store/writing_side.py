@@ -150,7 +150,7 @@ class WritingSide(Protocol):
         """Return a number that changes with topics and groups."""
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until a publication after `publications` was `seen`, or for `seconds`."""
+        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed."""
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
         """Return the published ends of these slot keys, for `wait_for`; None if only `wait` can wait for
@@ -158,7 +158,9 @@ class WritingSide(Protocol):
         """
 
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep until these ends are published, or a nudge after `nudges`, or for `seconds`."""
+        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
+        passed.
+        """
 
     def nudge(self) -> None:
         """Wake the threads in `wait`, although nothing was published."""
