@@ -66,7 +66,7 @@ class HandlePool:
         with self.lock:
             kept = limit(len(self._open))  # under the lock, as another thread may drop files too
             dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
-        for each in dropped:  # without the lock, since this waits for an append of C on a slow disk
+        for each in dropped:  # without the lock: `let_go` waits for an append of C on a slow disk
             each.let_go()
         return bool(dropped)
 

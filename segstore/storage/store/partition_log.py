@@ -491,7 +491,7 @@ class PartitionLog(PublicNames):
         if times is not None:
             times = arguments.span("times", times)
         elif max_bytes < HEADER_SIZE and check_crcs and not committed:
-            # only the one batch that is returned at least
+            # room for one batch only
             found = point_read.read_batch(self._views.view, offset)
             if found is not None:
                 return found
@@ -712,9 +712,9 @@ class PartitionLog(PublicNames):
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
         stays readable until `release`, also if retention or compaction removes it. No byte of the records is
         read, and no CRC checked: a client does that. If the stretch has batches of transactions,
-        `read_committed` needs the control batches of the whole log: those that were not read before are read now,
-        unless they lie among more than `max_searched` offsets. Then `aborted` is None, for threads that must
-        not wait. `whole`: the reader is a replica, which reads up to the log end offset (R14).
+        `read_committed` needs the control batches of the whole log: the unread ones are read now, unless they
+        lie among more than `max_searched` offsets. Then `aborted` is None, for threads that must not wait.
+        `whole`: the reader is a replica, which reads up to the log end offset (R14).
 
         Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.

@@ -227,8 +227,8 @@ class StoreWriter:
 
     def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
         """Return the partitions that begin a leader epoch when they are opened: all partitions of a restored
-        store, else those of the note. A missing note is reported only if the store `was_closed`: else it may
-        be a killed broker's.
+        store, else those of the note. A missing note is reported only if the store `was_closed`: else the
+        directory may be a killed broker's.
         """
         if not note.is_restored:
             return note.owed()
