@@ -89,8 +89,8 @@ def importing_into(
 
 @contextmanager
 def _perhaps_new(path: str, files: Files) -> Iterator[None]:
-    """Run a block in which a store may be created at `path`. If the block raises, a store that was created is
-    removed again.
+    """Run a block in which a store may be created at `path`, and remove a created store if the
+    block raises.
     """
     with os_errors():
         missing = not files.exists(path)
@@ -112,7 +112,7 @@ def _unmake(path: str, files: Files, missing: bool) -> None:
 
 @contextmanager
 def _opened(path: str, files: Files) -> Iterator[Store]:
-    """Run a block with the store open. An error of the block is raised in preference to one of closing."""
+    """Run a block with the store open; an error of the block takes precedence over one of closing."""
     store = store_module.open(path, files=files)
     try:
         yield store

@@ -103,15 +103,14 @@ class TransactionCheck:
                 yield Finding(path, None, offset, message)
 
     def _replay(self, one: SegmentCheck) -> list[AbortedTxn]:
-        """Return the transactions that the segment's control batches abort. Damage in them is reported by the
-        segment's check.
-        """
+        """Return the transactions that the segment's control batches abort."""
         if not one.of_producers or self._lost:
             return []
         try:
             self._look_for_unseen(one)
             found = replay(self.state, one.segment, one.end)
         except SegstoreError:
+            # The segment's check reports the damage.
             self._lost = True
             return []
         return [txn for txn in found if txn.last_offset < one.next_offset]

@@ -68,9 +68,8 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
-    """Return the first dirty offset. A checkpoint outside of the log belongs to another log, or the log lost
-    its end: then the whole log is dirty.
-    """
+    """Return the first dirty offset."""
+    # A checkpoint outside of the log belongs to another log, or the log lost its end: then all is dirty.
     if checkpoint_offset is None or not view.start_offset <= checkpoint_offset <= view.end_offset:
         return view.start_offset
     return checkpoint_offset

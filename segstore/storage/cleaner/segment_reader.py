@@ -77,12 +77,11 @@ def pieces(
 
 
 def _runs(batches: NDArray[np.void]) -> list[NDArray[np.void]]:
-    """Return the batches in runs: of magic 2, of plain old messages, and single wrappers. A wrapper is a run
-    of its own, because it keeps its codec, and only one is decompressed at a time.
-    """
+    """Return the batches in runs: of magic 2, of plain old messages, and single wrappers."""
     if not len(batches) or (batches["magic"] == MAGIC).all():
         return [batches] if len(batches) else []
     old = batches["magic"] != MAGIC
+    # A wrapper is a run of its own, because it keeps its codec, and only one is decompressed at a time.
     wrapper = old & (batches["attributes"] & CODEC_MASK != 0)
     begins = (old[1:] != old[:-1]) | wrapper[1:] | wrapper[:-1]
     return np.split(batches, np.flatnonzero(begins) + 1)

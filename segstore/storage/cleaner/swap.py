@@ -135,7 +135,9 @@ def remove_strays(partition: Partition) -> None:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the error's text. The error is not kept: its traceback would keep segments and their files."""
+    """Return the error's text, to keep that without the traceback, which refers to segments and
+    their files.
+    """
     return str(error) or type(error).__name__
 
 

@@ -256,9 +256,10 @@ class _Mapped:
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
     def _numbers(self, slots: list[int], shared: SharedMap | None = None) -> list[int] | None:
-        """Return the content of some slots, eight numbers each, the key first, from the shared logs if there
-        are any; None if a publication does not end. The caller keeps `shared`, and so its mapping, alive.
+        """Return the eight numbers of each of these slots, from the shared logs if there are any; None if a
+        publication does not end.
         """
+        # The caller keeps `shared`, and so its mapping, alive.
         n, numbers = len(slots), ffi.new("int64_t[]", slots)
         values = ffi.new("int64_t[]", 8 * n)
         code = lib.seg_snapshot(self._bytes, self._size, _of_c(shared), numbers, values, n, _SPINS)

@@ -146,7 +146,7 @@ class HostWriter(StoreWriter):
             raise
 
     def _others_live(self) -> bool:
-        """Return whether another member is alive. If not, the shared file is closed to new members."""
+        """Return whether another member is alive; if not, close the shared file to new members."""
         sharing = self.sharing
         assert sharing is not None
         if sharing.members.others_alive():

@@ -294,9 +294,8 @@ class PartitionLoader:
         return taken
 
     def _doubt(self, key: int, published: Ends | None) -> None:
-        """Note that a sync in recovery failed. The bytes that this recovery has read may not be on disk: the
-        next recovery, also in another process, writes them again.
-        """
+        """Note that a sync in recovery failed, for the next recovery in this or another process."""
+        # The bytes that this recovery has read may not be on disk: the next one writes them again.
         if published is None:
             self._ends.doubt()
         elif published.recovery_point >= 0:

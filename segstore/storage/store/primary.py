@@ -108,9 +108,8 @@ class Primary:
 
     @property
     def _changing(self) -> Mutex:
-        """Return the lock that is held while the registration or the fence changes. It is made by the first
-        change, which is rare, so that an open of a store does not pay for it.
-        """
+        """Return the lock that is held while the registration or the fence changes."""
+        # Made by the first change, which is rare, so that an open of a store does not pay for it.
         return self._locks.setdefault("changing", Mutex())
 
     # --- partitions ---------------------------------------------------------------------------
@@ -233,9 +232,8 @@ class Primary:
         return True
 
     def _begin_epochs(self, after: Callable[[int], int]) -> None:
-        """Begin a leader epoch in each partition. `after` returns the new epoch for the present one; a
-        standby that returns recognizes the change by it.
-        """
+        """Begin the leader epoch `after(present epoch)` in each partition, if it is larger."""
+        # A standby that returns recognizes the change of leadership by the epoch.
         partitions = self._partitions()
         for topic, number in self._keys():
             before = partitions.get(topic, number).writer.epoch
@@ -323,7 +321,7 @@ class Primary:
                 keeper.note(held.directory_id, away, self.lags())
 
     def _log_loss(self, away: str, sync: bool) -> None:
-        """Log the loss of the standby, and its return. A demoted store has no standby to lose."""
+        """Log the loss of the standby, unless the store was demoted, and its return."""
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
         is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms
         was_lost, self._is_lost = self._is_lost, is_lost

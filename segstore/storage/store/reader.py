@@ -124,9 +124,8 @@ class StoreReader:
         return topics.found
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
-        """Forget partitions of deleted topics, whose files would stay mapped until this store is closed. A
-        caller that still holds such a log gets an error from it.
-        """
+        """Forget partitions of deleted topics, whose files would stay mapped until this store is closed."""
+        # A caller that still holds the log of such a partition gets an error from it.
         with self._lock:
             for topic, number, topic_id in list(self._followers):
                 if topic not in found or found[topic].topic_id != topic_id:
@@ -404,16 +403,14 @@ class StoreReader:
             self._ends.wake()
 
     def _renewed(self, ends: EndsReader) -> EndsReader | None:
-        """Return the published ends, mapped anew if their file was replaced: then the mapped file belongs to
-        an earlier store. If the file was only removed, a writer may still use it.
-        """
+        """Return the published ends, mapped anew if their file was replaced."""
         try:
             if self.context.files.inode(self._ends_path) == ends.inode:
                 return ends
         except FileNotFoundError:
-            return ends
+            return ends  # the file was only removed: a writer may still use it
         self._ends, self._belief = None, _NO_BELIEF
-        ends.wake()  # threads that wait on the old file look again
+        ends.wake()  # threads that wait on the old file, which belongs to an earlier store, look again
         return self._look_for_ends()
 
     def _look_for_ends(self) -> EndsReader | None:

@@ -162,8 +162,8 @@ def _index_bytes(view: LogView, files: Files) -> int:
 
 
 def _count(view: LogView, files: Files) -> int:
-    """Return the number of records that a read_uncommitted reader gets, without records of damaged batches.
-    In the batch that holds the log start offset at most the offsets from there on are counted.
+    """Return the number of records that a read_uncommitted reader gets, without records of
+    damaged batches.
     """
     count, start = 0, view.start_offset
     for slot, segment in enumerate(view.segments):
@@ -172,6 +172,7 @@ def _count(view: LogView, files: Files) -> int:
             batches = step.batches if sparse else _looked_into(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
+            # Of the batch that holds the log start offset only the offsets from there on may count.
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count

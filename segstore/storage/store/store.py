@@ -526,7 +526,7 @@ class Store(PublicNames):
         )
 
     def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
-        """Return a new log of a partition. Layers above override this to make their own kind."""
+        """Return a new log of a partition, for layers above to override."""
         side = self.engine
         appender = side.appender(topic, partition) if isinstance(side, StoreReader) else None
         return PartitionLog(topic, partition, self, self.context, source, appender)
@@ -770,7 +770,7 @@ class Store(PublicNames):
         return self._clients.unwritten()
 
     def _close_in_order(self, timeout: float, orderly: bool) -> None:
-        """Close the clients, then the store. The first error is raised, a second one is logged."""
+        """Close the clients, then the store; raise the first error, and log a second one."""
         try:
             self._clients.close(timeout, orderly)
         except BaseException:

@@ -291,12 +291,13 @@ class Sweeper:
         return interval
 
     def _save(self) -> None:
-        """Write the notes of sweeps. They are hints only: if the write fails, the next sweep tries again."""
+        """Write the notes of sweeps, which are hints only."""
         topics, reported = self._topics(), self._unsaved
         try:
             self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
             self._unsaved = None
         except OSError as error:
+            # The next sweep tries again.
             self._unsaved = str(error)
             if self._unsaved != reported:
                 log.warning("the notes of sweeps could not be written: %s", error)
@@ -357,9 +358,7 @@ class Sweeper:
             self._compacted = None
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
-        """Note a step's result. The noted error is the first one of the partition's failed steps; a step's
-        error is dropped when it succeeds, or is not due any more.
-        """
+        """Note a step's result, with the first error of the partition's failed steps."""
         error = next(iter(self._failed[key].values()), None)
         deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)
 
@@ -382,8 +381,8 @@ class Sweeper:
             self._clear(closing=True)
 
     def _clear(self, *, closing: bool = False) -> None:
-        """Remove deleted segments. An error is only logged: neither a sweep nor the close of the store fails
-        by it.
+        """Remove deleted segments; an error is only logged, so that neither a sweep nor the close fails by
+        it.
         """
         try:
             self._context.graveyard.clear(closing=closing or self._context.full.note is not None)

@@ -135,9 +135,7 @@ class TopicAdmin:
         return before
 
     def _remove_partitions(self, before: TopicInfo, stays: tuple[int, ...]) -> TopicInfo:
-        """Remove all partitions of a topic but these. The settings are written first, so that the next open
-        does not make the removed partitions anew.
-        """
+        """Remove all partitions of a topic but these."""
         info = replace(before, partition_ids=stays, ours=True)
         with self._context.reserve:
             return self._removed(before, info)
@@ -145,6 +143,8 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
+            # First: the next open does not make partitions anew that the settings don't list, and no partition
+            # that is made later takes over the files that a crash leaves.
             self._topic_files.write(info)
         except OSError:
             with suppress(OSError):

@@ -264,8 +264,8 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.told or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
-        """Make the directories in `.segstore/`. A new store's format is written first, unless it is `stated`:
-        another process may have made the store since the format was looked for.
+        """Make the directories in `.segstore/`, and write a new store's format first, unless it
+        is `stated`.
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
@@ -307,11 +307,10 @@ class StoreWriter:
             self._ends.release(key)
 
     def _cut_sealed(self, sharing: Sharing) -> None:
-        """Cut the bytes that members have written after the ends of sealed segments, before the shared file
-        with these ends is given up. No member may append any more. Raises OSError.
-        """
+        """Cut the bytes that members have written after the ends of sealed segments. Raises OSError."""
         from segstore.storage.store.takeover import cut_all_sealed
 
+        # No member may append any more. The shared file with these ends is given up after this.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -343,12 +342,13 @@ class StoreWriter:
             self.inbox.begin()
 
     def _checkpoint_on_time(self) -> None:
-        """Write the checkpoints. A full disk is reported once, and the next call tries again."""
+        """Write the checkpoints."""
         try:
             self.partitions.checkpoint()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+            # Reported once; the next call tries again.
             self.context.full.met(error)
 
     def _reserve_size(self) -> int:
