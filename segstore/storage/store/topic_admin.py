@@ -143,8 +143,8 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
-            # First: the next open does not make partitions anew that the settings don't list, and no partition
-            # that is made later takes over the files that a crash leaves.
+            # First: the next open makes no partition anew that the settings don't list, and no partition that
+            # is made later takes over the files that a crash leaves.
             self._topic_files.write(info)
         except OSError:
             with suppress(OSError):
