@@ -605,8 +605,8 @@ class PartitionLog(PublicNames):
             )
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """Return the result of `use` for the log's current view. If it raises because files were removed, it
-        is called again with the next view. Raises StorageError, StoreClosedError, CorruptRecordError.
+        """Return the result of `use` for the log's current view. If `use` fails because files were removed,
+        it is called again with the next view. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
         view: LogView | None = None

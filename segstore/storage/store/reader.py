@@ -275,7 +275,7 @@ class StoreReader:
     def _believed(self) -> bool:
         """Return whether the published ends are those of the last writer, and no broker was here since.
 
-        They are if there is no clean shutdown marker, or the marker was written with the ends.
+        It is true without a clean shutdown marker, or if the marker was written together with the ends.
         """
         ends = self._look_for_ends()
         if ends is None:
