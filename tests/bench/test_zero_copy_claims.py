@@ -14,6 +14,7 @@ from segstore.bench.results import Cell, Results
 from segstore.bench.zero_copy import claims, report
 from segstore.bench.zero_copy.claims import beats, compare, marked, recommended, who_wins, win
 from segstore.bench.zero_copy.copies import copy_table, rows
+from segstore.bench.zero_copy.exhibits import EXHIBITS, NOT_BUILT
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
 from segstore.bench.zero_copy.plan import BARE, KIB, LOG, MIB, OS_SENDFILE, Contender, Group
 from segstore.bench.zero_copy.syscalls import Counts, Judged
@@ -221,6 +222,12 @@ NOTICES = {
     "some": ({KEY: Counts({}, 12, 3)}, {}, "Of 12 notices that the kernel gave, 3 said"),
     "none": ({KEY: Counts({}, 0, 0)}, {}, "Not measured."),
     "missing": ({}, {"zerocopy": "the kernel has it not"}, "Not available here: the kernel has it not."),
+    "one is missing": (
+        {KEY: Counts({}, 12, 3)},
+        {"io_uring": "the kernel has it not"},
+        "it had copied after all. Not available here: the kernel has it not.",
+    ),
+    "both are missing": ({}, dict.fromkeys(EXHIBITS, NOT_BUILT), f"Not available here: {NOT_BUILT}."),
 }
 
 
