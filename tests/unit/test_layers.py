@@ -1,5 +1,5 @@
-"""The layer rule of DESIGN.md, checked on the imports: they point down only, without circles, and only one
-part touches files.
+"""The layer rule of docs/architecture.md, checked on the imports: they point down only, without circles, and
+only one part touches files.
 """
 
 from __future__ import annotations
