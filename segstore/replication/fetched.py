@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore.integers import INT64_MAX
 from segstore.records import Encoded, bring_up, is_old, scan
 from segstore.records.encoded import pool
-from segstore.replication.core.messages import Fetched
+from segstore.replication.core.messages import FetchedSpan
 from segstore.storage.log.replica import checked
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def nothing(before: int) -> int:
     return 0
 
 
-def describe(data: bytes | memoryview) -> tuple[Fetched | None, Callable[[int], int]]:
+def describe(data: bytes | memoryview) -> tuple[FetchedSpan | None, Callable[[int], int]]:
     """Return what these batches are, and a function that gives the bytes of those that begin below an
     offset. Raises CorruptRecordError where a wrapper of messages comes first, and is damaged.
     """
@@ -39,11 +39,11 @@ def describe(data: bytes | memoryview) -> tuple[Fetched | None, Callable[[int], 
     return _fetched(batches), below
 
 
-def _fetched(batches: NDArray[np.void]) -> Fetched:
+def _fetched(batches: NDArray[np.void]) -> FetchedSpan:
     bases, epochs = batches["base_offset"], batches["leader_epoch"]
     first = [0, *(1 + (epochs[1:] != epochs[:-1]).nonzero()[0]).tolist()]
     pairs = tuple((int(epochs[at]), int(bases[at])) for at in first)
-    return Fetched(int(batches["last_offset"][-1]) + 1, pairs)
+    return FetchedSpan(int(batches["last_offset"][-1]) + 1, pairs)
 
 
 class Nothing:
@@ -53,13 +53,13 @@ class Nothing:
 NOTHING = Nothing()
 
 
-class Brought(NamedTuple):
+class FetchedBatches(NamedTuple):
     """Batches that came with an answer, and whose CRCs hold. `buffer` is memory of the pool in which they
     lie, and which `release` gives back.
     """
 
     chunk: Encoded
-    fetched: Fetched
+    fetched: FetchedSpan
     buffer: NDArray[np.uint8] | None = None
 
     def below(self, offset: int) -> Encoded:
@@ -77,9 +77,9 @@ class Brought(NamedTuple):
 
 def brought(
     data: bytes | memoryview, end_offset: int = INT64_MAX, buffer: NDArray[np.uint8] | None = None
-) -> Brought | None:
+) -> FetchedBatches | None:
     """Return what came, of which all from `end_offset` on is left out; None where that is not one whole
     batch. Raises CorruptRecordError.
     """
     chunk = checked(data, end_offset)
-    return None if chunk is None else Brought(chunk, _fetched(chunk.batches), buffer)
+    return None if chunk is None else FetchedBatches(chunk, _fetched(chunk.batches), buffer)

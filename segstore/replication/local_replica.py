@@ -51,7 +51,7 @@ from segstore.replication.core.messages import (
     FetchAnswer,
     FetchRequest,
 )
-from segstore.replication.core.partition import Partition as Core
+from segstore.replication.core.partition import PartitionReplica as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.replica_fetch import Reads, ReplicaFetch

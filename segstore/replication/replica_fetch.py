@@ -25,8 +25,8 @@ from segstore.records.encoded import pool
 from segstore.replication.core.effects import Append, GoOnAt
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.messages import FetchAnswer, FetchRequest
-from segstore.replication.fetched import NOTHING, Brought, Nothing, brought
-from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
+from segstore.replication.fetched import NOTHING, FetchedBatches, Nothing, brought
+from segstore.replication.read_ahead import FETCHES, ReadAhead, ReadAheadPosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
 
     from segstore.mutex import Mutex
     from segstore.replication.core.effects import Effect, Effects
-    from segstore.replication.core.partition import Partition as Core
+    from segstore.replication.core.partition import PartitionReplica as Core
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.replica import Replica
 
 log = Logger("segstore")
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
 """A leader answers so while the metadata spreads: the follower asks again."""
-Found = Brought | Nothing | SegstoreError | None
+Found = FetchedBatches | Nothing | SegstoreError | None
 """What a read of a leader's disk gives: see `ReplicaFetch._read_at`."""
 
 
-class Read(Protocol):
+class LeaderRead(Protocol):
     """A read of a leader's log."""
 
-    def __call__(self) -> Read | None:
+    def __call__(self) -> LeaderRead | None:
         """Read, and return what may be read behind that."""
 
 
 class Reads(Protocol):
     """Where reads of a directory's disk are made. No call waits for anything."""
 
-    def read(self, broker: int, read: Read) -> None:
+    def read(self, broker: int, read: LeaderRead) -> None:
         """Have `read` called in the thread that reads for others in this directory: where its disk hangs, so
         does that thread alone. What it returns is called next, unless another read waits.
         """
@@ -64,7 +64,7 @@ class Reads(Protocol):
         """Take a directory offline, whose disk has refused a call (R32)."""
 
 
-class Leading(Protocol):
+class FetchedReplica(Protocol):
     """A leader's replica, here or on another machine."""
 
     broker: int
@@ -77,7 +77,7 @@ class Leading(Protocol):
         """See `LocalReplica.offsets`."""
 
 
-class Following(Protocol):
+class FetchingReplica(Protocol):
     """The replica that fetches: see `LocalReplica`."""
 
     broker: int
@@ -100,7 +100,7 @@ class Following(Protocol):
 class ReplicaFetch:
     """The fetches of one replica, which is `own`."""
 
-    def __init__(self, own: Following, reads: Reads, max_bytes: int) -> None:
+    def __init__(self, own: FetchingReplica, reads: Reads, max_bytes: int) -> None:
         self._own, self._reads, self._max_bytes = own, reads, max_bytes
         self.last_bytes = 0
         """How much the last append of this follower was, in this leader epoch."""
@@ -124,7 +124,7 @@ class ReplicaFetch:
         self._request = None
         self._ahead.clear()
 
-    def once(self, role: Follower, leader: Leading, broker_epoch: int) -> bool | None:
+    def once(self, role: Follower, leader: FetchedReplica, broker_epoch: int) -> bool | None:
         """Fetch once. Return as `LocalReplica.step`; raise as that."""
         with self._own.lock:
             self._own.note_start()
@@ -163,7 +163,7 @@ class ReplicaFetch:
             raise copy_of(failed)
         return True
 
-    def _out_of_range(self, role: Follower, leader: Leading, request: FetchRequest) -> bool | None:
+    def _out_of_range(self, role: Follower, leader: FetchedReplica, request: FetchRequest) -> bool | None:
         try:
             start, end = leader.offsets(request.current_leader_epoch)
         except NOT_YET:
@@ -173,9 +173,11 @@ class ReplicaFetch:
             self._own.change_log(effect)
         return bool(effects) or None
 
-    def _take_read(self, role: Follower, leader: Leading, request: FetchRequest, answer: FetchAnswer) -> bool:
+    def _take_read(
+        self, role: Follower, leader: FetchedReplica, request: FetchRequest, answer: FetchAnswer
+    ) -> bool:
         """Take what was read ahead, and have more read meanwhile; or have read what the answer brings."""
-        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found = self._ahead.take(place)
         if found is None:
             self._request = request
@@ -186,31 +188,33 @@ class ReplicaFetch:
         return self._take(role, request, answer, found)
 
     def _read(
-        self, role: Follower, leader: Leading, request: FetchRequest, answer: FetchAnswer
-    ) -> Read | None:
+        self, role: Follower, leader: FetchedReplica, request: FetchRequest, answer: FetchAnswer
+    ) -> LeaderRead | None:
         """Read what an answer brings, in the thread of the leader's directory; return what reads on."""
-        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found: Found = self._ahead.take(place)  # it may have come meanwhile
         if found is None:
             found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
         self._own.resume(lambda: self._arrived(role, request, answer, found))
-        if not isinstance(found, Brought):
+        if not isinstance(found, FetchedBatches):
             return None
         behind = place._replace(offset=found.fetched.next_offset)
         return lambda: self._read_ahead(leader, behind, answer.end_offset)
 
-    def _read_ahead(self, leader: Leading, place: Place, end_offset: int) -> Read | None:
+    def _read_ahead(
+        self, leader: FetchedReplica, place: ReadAheadPosition, end_offset: int
+    ) -> LeaderRead | None:
         """Read one piece more of what comes from `place` on, up to `end_offset`; return what reads on."""
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:
             return None
         found = self._read_at(leader, at.offset, end_offset, FETCHES * self._max_bytes)
-        if not isinstance(found, Brought):  # the fetch meets the error
+        if not isinstance(found, FetchedBatches):  # the fetch meets the error
             return None
         self._ahead.add(at, found)
         return lambda: self._read_ahead(leader, place, end_offset)
 
-    def _read_at(self, leader: Leading, offset: int, end_offset: int, max_bytes: int) -> Found:
+    def _read_at(self, leader: FetchedReplica, offset: int, end_offset: int, max_bytes: int) -> Found:
         """Read from a leader's disk, and check CRCs; NOTHING where no batch lies there, the error where what
         does is damaged, None where it can't be read.
         """
@@ -252,7 +256,7 @@ class ReplicaFetch:
             return self._take(role, request, answer, found)
 
     def _take(
-        self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: Brought | None
+        self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: FetchedBatches | None
     ) -> bool:
         """Take an answer: append what it brings, or truncate."""
         with self._own.lock:
@@ -280,7 +284,7 @@ class ReplicaFetch:
                 self._own.change_log(each)
         return bool(effects)
 
-    def _append(self, role: Follower, answer: FetchAnswer, found: Brought, before: int) -> None:
+    def _append(self, role: Follower, answer: FetchAnswer, found: FetchedBatches, before: int) -> None:
         if (first := role.restart(found.fetched)) is not None:
             self._own.change_log(first)
         self.last_bytes = found.chunk.size

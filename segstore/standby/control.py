@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from segstore import names
 from segstore.errors import BrokerError
-from segstore.following.control import Control, Followed
-from segstore.following.primary import Primary
 from segstore.protocol.error_codes import Code
+from segstore.replica_fetcher.control import Control, Followed
+from segstore.replica_fetcher.primary import PrimaryClient
 from segstore.storage.meta.role import ROLE
 
 _ANEW = frozenset({Code.STALE_BROKER_EPOCH, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH})
@@ -24,7 +24,7 @@ class StandbyControl(Control):
 
     kind = "standby"
 
-    def __init__(self, followed: Followed, primary: Primary) -> None:
+    def __init__(self, followed: Followed, primary: PrimaryClient) -> None:
         self.broker_epoch = -1
         terms = followed.terms._replace(broker_epoch=self._epoch)
         super().__init__(followed._replace(terms=terms))

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from segstore.bench import RUNS, Cell, Figure, Finding, Results, load, machine, winner, write
+from segstore.bench import RUNS, Cell, ClaimFinding, Figure, Results, load, machine, winner, write
 from segstore.bench.figures import CONFIDENCE, by_turns, outside
 from segstore.bench.plots import bars, label, lines, panels, save
 from segstore.bench.results import text
 from segstore.bench.terminal import figure_text, findings, machine_text, markdown, number_text, table
 from segstore.errors import InvalidArgumentError
+
+pytestmark = pytest.mark.kind("programs")
 
 
 def near(middle: float, spread: float = 0.5, runs: int = 5) -> Figure:
@@ -32,7 +34,7 @@ def some_results() -> Results:
         for way, speed in (("read", 100.0), ("mmap|ed", 200.0))
     ]
     where = machine("/", ["rich", "no-such-package"])
-    return Results("some", "Which?", where, {"runs": 5}, cells, [Finding("mmap wins", "It does.")])
+    return Results("some", "Which?", where, {"runs": 5}, cells, [ClaimFinding("mmap wins", "It does.")])
 
 
 def test_a_figure() -> None:

@@ -19,9 +19,11 @@ from waiting import PATIENCE, until
 
 from segstore.bench.figures import Figure
 from segstore.bench.results import Cell, Results, load, write
-from segstore.bench.zero_copy.exhibits import EXHIBITS, NOT_BUILT
+from segstore.bench.zero_copy.contenders import EXHIBITS, NOT_BUILT
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
 from segstore.bench.zero_copy.plan import LOG
+
+pytestmark = pytest.mark.kind("programs")
 
 ONE = ("--quick", "--runs", "1", "--sinks", "unix", "--sizes", "1 KiB", "--caches", "warm", "--methods")
 

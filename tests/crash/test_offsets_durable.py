@@ -17,7 +17,7 @@ from waiting import until
 
 import segstore
 from segstore.coordinator.consumer_protocol import encode_subscription
-from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.group.assignors import MemberSubscription
 from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
 from segstore.coordinator.offsets.schema import offset_key
 from segstore.coordinator.offsets.topic import ReadOffsets
@@ -46,6 +46,7 @@ def commit_new(files: Files, path: Path) -> None:
     offsets.commit("g", NEW)
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("first", [False, True])
 def test_killed_within_a_commit_it_is_whole_or_not_there(tmp_path: Path, first: bool) -> None:
     """At every call that changes anything, the topic's making included; what was acknowledged stays."""
@@ -65,6 +66,7 @@ def test_killed_within_a_commit_it_is_whole_or_not_there(tmp_path: Path, first: 
     assert seen == {False, True}
 
 
+@pytest.mark.kind("kills")
 def test_killed_after_a_commit_was_acknowledged_it_never_moves_back(tmp_path: Path) -> None:
     acknowledged = tmp_path / "acknowledged"
 
@@ -196,7 +198,7 @@ def test_commits_of_a_group_that_never_had_members_expire_one_by_one(store_dir: 
 
 
 def test_a_group_with_members_keeps_what_they_subscribe_to(store_dir: Path) -> None:
-    told = encode_subscription(Subscription(("t",)))
+    told = encode_subscription(MemberSubscription(("t",)))
     with opened(store_dir) as store:
         offsets = offsets_of(store)
         offsets.commit("g", {tp(0): at(1), tp(0, "u"): at(1)})

@@ -22,7 +22,7 @@ from places import REPOSITORY, environment
 from waiting import PATIENCE
 
 import segstore
-from segstore.cli.app import Listed
+from segstore.cli.app import ListedCommand
 from segstore.version import VERSION
 
 
@@ -49,12 +49,13 @@ COMMANDS = {"CMD of the Dockerfile": json.loads(said("CMD")), "command of compos
 def test_a_command_is_one_of_segstore(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEGSTORE_PATH", "/store")
     serve, *options = COMMANDS[name]
-    context = Listed(serve).itself().make_context(serve, options)
+    context = ListedCommand(serve).itself().make_context(serve, options)
     assert context.params["listen"] == ("0.0.0.0:9092",)
     assert context.params["advertise"] == ("localhost:9092",)
     assert context.params["http"] == "0.0.0.0:9100"
 
 
+@pytest.mark.kind("programs")
 def test_the_command_serves_the_volume_and_closes_it_at_the_end(store_dir: Path) -> None:
     pytest.importorskip("prometheus_client")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -112,6 +113,7 @@ def kept(path: str, patterns: list[str]) -> bool:
     return keeps
 
 
+@pytest.mark.kind("programs")
 def test_the_build_gets_what_it_needs_and_no_more() -> None:
     files = sent()
     project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
@@ -135,6 +137,7 @@ def steps(job: str) -> list[dict[str, Any]]:
     return workflow()["jobs"][job]["steps"]
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(("tag", "status"), [(f"v{VERSION}", 0), ("v99.0.0", 1), (VERSION, 1)])
 def test_a_tag_must_be_the_version(tag: str, status: int, tmp_path: Path) -> None:
     (command,) = [step["run"] for step in steps("build") if step.get("name") == "The tag is the version"]

@@ -16,8 +16,10 @@ from waiting import PATIENCE
 
 import segstore
 from segstore import Consumer
-from segstore.client.consumer.ending import Ending
+from segstore.client.consumer.ending import ConsumerEnding
 from segstore.errors import ClientClosedError, StoreClosedError
+
+pytestmark = pytest.mark.kind("interrupts")
 
 CALLS: dict[str, Callable[[Consumer], object]] = {
     "poll": lambda consumer: consumer.poll(),
@@ -120,7 +122,7 @@ def test_the_end_with_the_store_keeps_nobody_out(store: segstore.Store, other: T
     while raised:
         place += 1
         consumer = Consumer(store, "t")
-        ending = Ending(consumer)
+        ending = ConsumerEnding(consumer)
         raised = struck(lambda it=ending: it.close_with_store(time.monotonic() + PATIENCE, True), place)
         with suppress(StoreClosedError, ClientClosedError):  # no ConcurrentModificationError
             elsewhere(other, consumer.assignment)

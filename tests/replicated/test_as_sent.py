@@ -13,6 +13,8 @@ from waiting import until
 from segstore.errors import NotEnoughReplicasError
 from segstore.replication.metadata.image import PartitionKey
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 def test_all_replicas_have_what_was_sent(three: Directories) -> None:
     store = three.open()
@@ -48,5 +50,5 @@ def test_a_stretch_ends_at_the_high_watermark(three: Directories) -> None:
 
 def _await_alone(store: Any) -> None:
     until(lambda: store.describe_partition("t", 0).isr == (0,))
-    leader = store._replicated.manager.leader(PartitionKey("t", 0))
+    leader = store.replicated.manager.leader(PartitionKey("t", 0))
     until(lambda: leader.core.leader.isr.isr == {0})

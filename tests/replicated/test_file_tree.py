@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from checkpoint_store import QUIET, SMALL, held, random_bytes
 from replicated_stores import Directories, await_in_sync, retrying
 from waiting import until
 
 import segstore
 from segstore.filetree import FileTree, file_tree, floor
+
+pytestmark = pytest.mark.kind("replicated stores")
 
 COMPACTED = {**QUIET, **SMALL, "min.cleanable.dirty.ratio": 0, "segment.ms": 1, "segment.bytes": 20_000}
 
@@ -56,7 +59,7 @@ def test_the_past_begins_where_the_leader_has_compacted(three: Directories) -> N
         files(store).write("/a", random_bytes(3_000), overwrite=True)
     await_in_sync(store)
     log = store.partition("ck", 0)
-    until(lambda: store.sweep() is not None and store._replicated.cleaned_offset("ck", 0))
+    until(lambda: store.sweep() is not None and store.replicated.cleaned_offset("ck", 0))
     assert floor(log) > 0
     with segstore.open(three.paths[1], mode="r") as reader:
         until(lambda: floor(reader.partition("ck", 0)) == floor(log))

@@ -22,7 +22,10 @@ row of them, and how many a test makes.
 """
 NAME = "segstore-disk"
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux tells of processors")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux tells of processors"),
+    pytest.mark.kind("replicated stores"),
+]
 
 
 class Appender:
@@ -36,7 +39,7 @@ class Appender:
 
     def _is_handed_over(self) -> bool:
         self.log.append(b"before")
-        leader = self.store._side.manager.leader(("t", 0))
+        leader = self.store.engine.manager.leader(("t", 0))
         tail = leader.partition.tail.native
         return tail is not None and tail.is_open and all(each.is_open for each in tail.followers)
 

@@ -17,8 +17,10 @@ from mirrors import stored
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.following import fetcher as module
-from segstore.following.repeated_fetch import RepeatedFetch
+from segstore.replica_fetcher import fetcher as module
+from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
+
+pytestmark = pytest.mark.kind("mirrors")
 
 TIMES, TURNS = 10, 10
 MOST = {"MainThread": 22, "segstore-server": 110, "segstore-fetcher": 44}
@@ -130,7 +132,7 @@ def test_both_ways_give_the_same_logs(store_dir: Path, tmp_path: Path, taken: Co
                     producer.begin_transaction()
                     producer.send("t", b"in a transaction")
                     ends()
-            store._side.primary.begin_epochs(5)  # type: ignore[union-attr]
+            store.engine.primary.begin_epochs(5)  # type: ignore[union-attr]
             for _ in range(10):
                 store.partition("t").append(b"in epoch 5")
             store.partition("t").delete_records(3)

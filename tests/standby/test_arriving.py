@@ -17,8 +17,10 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.errors import StoreClosedError
-from segstore.following.repeated_fetch import RepeatedFetch
+from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
 from segstore.testing import Broker
+
+pytestmark = pytest.mark.kind("mirrors")
 
 LIMIT = PATIENCE * 1000
 LONG = 3_000_000
@@ -85,7 +87,7 @@ def test_leader_epochs_that_begin_within_an_answer(
     with Broker(tmp_path / "p") as broker:
         log = filled(broker, [100_000] * 100)
         for epoch in (5, 9, 10):
-            broker.store._side.primary.begin_epochs(epoch)  # type: ignore[union-attr]
+            broker.store.engine.primary.begin_epochs(epoch)  # type: ignore[union-attr]
             for _ in range(50):
                 log.append_batch([b"x" * 300_000])
         with follow(broker.bootstrap_servers, store_dir) as standby:

@@ -15,10 +15,12 @@ from mirrors import stored
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.following import running
-from segstore.following.repeated_fetch import RepeatedFetch
+from segstore.replica_fetcher import running
+from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
 from segstore.server.apis import Api
 from segstore.testing import Broker
+
+pytestmark = pytest.mark.kind("mirrors")
 
 LIMIT = PATIENCE * 1000
 MIB = 1 << 20
@@ -34,7 +36,7 @@ def no_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reached(broker: Broker) -> dict[tuple[str, int], int]:
     """How far the primary knows its standby to be."""
-    return {key: found.offset for key, found in broker.store._side.primary._reached.items()}  # type: ignore[union-attr]
+    return {key: found.offset for key, found in broker.store.engine.primary._reached.items()}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])

@@ -97,7 +97,7 @@ def test_a_thread_that_logs_and_appends_beside_one_that_appends_and_logs(
     Before: both waited for ever.
     """
     logs, both = store.partition("logs"), threading.Barrier(2)
-    writer: Any = logs._source.writer  # type: ignore[union-attr]
+    writer: Any = logs.source.writer  # type: ignore[union-attr]
     plain, first = writer.write, [1]
 
     def write(*args: Any) -> int:
@@ -201,6 +201,7 @@ def test_a_full_disk_that_is_logged_into_the_store_that_is_full(
     assert "No space left on device" in capfd.readouterr().err
 
 
+@pytest.mark.kind("programs")
 def test_what_is_told_at_the_end_of_the_interpreter_reaches_the_handlers() -> None:
     code = (
         "import logging\nfrom segstore.logger import Logger\nfrom segstore.mutex import Mutex\n"
@@ -213,6 +214,7 @@ def test_what_is_told_at_the_end_of_the_interpreter_reaches_the_handlers() -> No
     assert run.stderr.splitlines() == [f"segstore number {n}" for n in range(100)]
 
 
+@pytest.mark.kind("programs")
 def test_a_child_does_not_tell_what_its_parent_has_to(store_dir: Path) -> None:
     seen: list[int] = []
     gate = threading.Event()

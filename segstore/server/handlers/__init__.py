@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Any
 
 from segstore.server.apis import Api
+from segstore.server.authorization.judged import judged
 from segstore.server.demoted import REFUSED_BY_DEMOTED
 from segstore.server.error_answers import error_answer
-from segstore.server.judging.judged import judged
 from segstore.server.request import Handler, Request
 
 MODULES: dict[str, tuple[Api, ...]] = {
@@ -79,8 +79,8 @@ def _handler(module: str, api: Api) -> Handler:
     refused = REFUSED_BY_DEMOTED.get(api)
 
     def handle(node: Any, request: Request) -> Any:
-        if refused is not None and node.store._context.demoted:
-            return error_answer(request, refused, node.store._context.demoted)
+        if refused is not None and node.store.context.demoted:
+            return error_answer(request, refused, node.store.context.demoted)
         return handlers_of(module)[api](node, request)
 
     return handle

@@ -13,8 +13,8 @@ from segstore.config import StoreConfig
 from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
-from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+from segstore.storage.meta.tailed_ends import FollowedEnds
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.kept_files import Keeping
 from segstore.storage.store.sweeper import Swept
@@ -148,7 +148,7 @@ class WritingSide(Protocol):
 
     @property
     def news(self) -> int:
-        """See `Store._news`."""
+        """See `Store.news`."""
 
     def wait(self, seen: int, seconds: float) -> None:
         """See `Store.wait`."""
@@ -157,7 +157,7 @@ class WritingSide(Protocol):
         """See `Store._follow`; None where only `wait` waits."""
 
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """See `Store._wait_for`."""
+        """See `Store.wait_for`."""
 
     def nudge(self) -> None:
         """See `Store._nudge`."""

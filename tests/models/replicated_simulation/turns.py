@@ -28,9 +28,9 @@ from segstore.coordinator.offsets import cache
 from segstore.coordinator.share import partitions, state_partition
 from segstore.mutex import PATIENCE, Mutex
 from segstore.replication import (
+    change_counter,
     data_directory,
     local_replica,
-    news,
     opening,
     quorum_controller,
     waiting_appends,
@@ -342,7 +342,7 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
     instead: list[tuple[object, str, object]] = [
         *[
             (each, "SimpleQueue", queue)
-            for each in (data_directory, news, quorum_controller, waiting_appends)
+            for each in (data_directory, change_counter, quorum_controller, waiting_appends)
         ],
         *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler, snapshot_keeper)],
         *[(each, "Background", background) for each in (data_directory, quorum_controller, voter_log)],
@@ -352,7 +352,7 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
             (each, "Latch", latch)
             for each in (adoptions, data_directory, inbox, quorum_controller, snapshot_keeper, voter_log)
         ],
-        (inbox, "Watch", _Made(TurnWatch, turns)),
+        (inbox, "RenameWatch", _Made(TurnWatch, turns)),
         (group_table, "Shelter", TurnShelter),
         *[(each, "BoundedLock", _Made(TurnLock, turns)) for each in BOUNDED],
         (shared, "nesting", _Made(TurnLock, turns)),

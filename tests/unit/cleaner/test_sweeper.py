@@ -201,7 +201,7 @@ def test_a_throttled_compaction_ends_when_the_store_closes(store_dir: Path) -> N
         put(store, "t", 60)
         sweep = threading.Thread(target=store.sweep)
         sweep.start()
-        until(lambda: store._side.sweeper._compaction._throttle._seen)
+        until(lambda: store.engine.sweeper._compaction._throttle._seen)
         store.close()
         sweep.join(PATIENCE)
         assert not sweep.is_alive()
@@ -209,6 +209,7 @@ def test_a_throttled_compaction_ends_when_the_store_closes(store_dir: Path) -> N
         assert len(list(records(store.partition("t")))) == 60
 
 
+@pytest.mark.kind("kills")
 def test_killed_at_each_call_of_a_sweep_that_compacts(tmp_path: Path) -> None:
     with segstore.open(tmp_path / "s", config=BY_HAND) as store:
         store.create_topic("t", config=COMPACT)

@@ -107,7 +107,7 @@ def test_a_power_cut_keeps_the_records_of_a_transaction_or_its_marker(
     writer.end(commit)
     assert clean(store).records_after < 2
     files.power_cut(mode, rng)
-    store._side.abandon()
+    store.engine.abandon()
     with segstore.open(tmp_path / "s") as store:
         found = latest(store.partition("t"), isolation_level="read_committed")
         assert found == {b"a": b"new" if commit else b"old"}
@@ -257,7 +257,7 @@ class Model:
         return {key: value for key, (_, value) in self.held.items() if value is not None}
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("number", range(25))
 def test_transactions_against_a_model(tmp_path: Path, seed: int, number: int, clock: Clock) -> None:
     rng, path = random.Random(f"{seed} {number}"), tmp_path / "store"

@@ -26,7 +26,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore._native import ffi, lib
 from segstore.client.consumer.fetcher import Fetcher
-from segstore.storage.meta.followed_ends import LATE, FollowedEnds
+from segstore.storage.meta.tailed_ends import LATE, FollowedEnds
 from segstore.storage.store import reader
 
 
@@ -89,6 +89,7 @@ with segstore.open(path, mode=mode) as store, segstore.Consumer(
 SETTLED, WATCHED = 4, 10  # seconds
 
 
+@pytest.mark.kind("strace")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace here")
 @pytest.mark.judge("strace")
 @pytest.mark.parametrize(
@@ -512,7 +513,7 @@ def test_no_wake_is_lost(
     writer, store = sides
     monkeypatch.setattr(reader, "_BLIND_SECONDS", PATIENCE)
     pauses = iter(lambda: rng.uniform(0, 0.001), None)
-    wait_for, lost = segstore.Store._wait_for, list[int]()
+    wait_for, lost = segstore.Store.wait_for, list[int]()
     turns, wait_ms = (PLANTED_TURNS, PLANTED_MS) if planted else (TURNS, ENOUGH_MS)
 
     with at_the_end(store) as consumer:
@@ -528,7 +529,7 @@ def test_no_wake_is_lost(
             )
             return ended
 
-        monkeypatch.setattr(segstore.Store, "_wait_for", slowly)
+        monkeypatch.setattr(segstore.Store, "wait_for", slowly)
         race(writer, consumer, turns, wait_ms, pauses)
     assert bool(lost) is planted
 

@@ -49,7 +49,7 @@ def topic(store: segstore.Store, **config: object) -> segstore.PartitionLog:
 
 
 def stored(log: segstore.PartitionLog) -> bytes:
-    paths = sorted(Path(log._store.path, f"{log.topic}-{log.partition}").glob("*.log"))
+    paths = sorted(Path(log.store.path, f"{log.topic}-{log.partition}").glob("*.log"))
     return b"".join(path.read_bytes() for path in paths)
 
 
@@ -432,6 +432,7 @@ def test_one_write_for_each_append(store_dir: Path, long_way: bool, monkeypatch:
         assert files.count("pwrite", "pwritev") == len(files.calls) == 5, files.counts()
 
 
+@pytest.mark.kind("kills")
 def test_an_append_killed_at_each_call_leaves_a_good_log(tmp_path: Path) -> None:
     with segstore.open(tmp_path / "state", clock=Clock(NOW)) as store:
         store.create_topic("t", config={"segment.bytes": 400, "index.interval.bytes": 1})

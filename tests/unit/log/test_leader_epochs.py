@@ -84,6 +84,7 @@ def test_retention(built: Path, store_dir: Path) -> None:
         assert epochs(store_dir) == [(3, 40)]
 
 
+@pytest.mark.kind("kills")
 def test_killed_at_each_call(state: Path, tmp_path: Path) -> None:
     """The next open forgets them, and nothing else."""
 
@@ -156,7 +157,7 @@ def test_a_clean_close_syncs_an_epoch_without_records(tmp_path: Path, rng: rando
     store = segstore.open(tmp_path / "s", files=files)
     store.create_topic("t")
     store.flush()
-    source = store.partition("t")._source
+    source = store.partition("t").source
     assert isinstance(source, Partition)
     source.epochs.save(sync=False)
     store.close()

@@ -15,7 +15,7 @@ import pytest
 from transfers import OUTSIDE, SHOWN, WINDOW, tcp_pair, window
 
 from segstore import _native
-from segstore.bench.zero_copy.exhibits import EXHIBITS, NOT_BUILT, ExhibitFiles, ffi, lib
+from segstore.bench.zero_copy.contenders import EXHIBITS, NOT_BUILT, ExhibitFiles, ffi, lib
 
 SIOCOUTQNSD = 0x894B
 needs_rings = pytest.mark.skipif("io_uring" not in SHOWN, reason="there is no io_uring here")

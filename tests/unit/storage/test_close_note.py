@@ -132,6 +132,7 @@ RESTORED: dict[str, Callable[[Path, Path], Path]] = {
 }
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("how", RESTORED)
 def test_a_restored_store_begins_an_epoch(closed: Path, tmp_path: Path, steps: list[int], how: str) -> None:
     path = RESTORED[how](closed, tmp_path)
@@ -181,7 +182,7 @@ def test_a_partition_begins_it_when_it_is_opened_however_late(
     assert epochs(path) == [0, steps[0], 0]
     assert opened(path) == []
     with segstore.open(path) as store:
-        told = store._side.leader_epochs("t", range(PARTITIONS))
+        told = store.engine.leader_epochs("t", range(PARTITIONS))
         assert told == [steps[0]] * PARTITIONS, "the epochs of partitions that are not open are known"
         assert store.partition("t", 2).leader_epoch == steps[0]
     assert epochs(path) == [0, steps[0], steps[0]]
@@ -277,6 +278,7 @@ KILLED: dict[str, tuple[Callable[[Path, Path], Path], bool]] = {
 """What is opened, and whether it is told."""
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("how", KILLED)
 def test_a_copy_of_a_store_that_was_killed_begins_an_epoch_of_its_own(
     closed: Path, tmp_path: Path, steps: list[int], how: str

@@ -23,7 +23,7 @@ from segstore.errors import (
 from segstore.storage.scans.bounds import ALL, Bounds
 from segstore.storage.scans.columns import TOPIC_SCHEMA
 from segstore.storage.scans.topic_scan import TopicScan
-from segstore.tables.source import Source
+from segstore.tables.source import TopicSource
 from segstore.tables.table import Table, table_of
 from segstore.tables.values import serializer
 
@@ -45,6 +45,7 @@ def test_without_values_all_stays(store: segstore.Store) -> None:
     assert read(made)["value"].to_pylist() == [b"\xff", None]
 
 
+@pytest.mark.kind("programs")
 def test_other_columns_are_those_of_the_topic(store: segstore.Store) -> None:
     store.create_topic("t", partitions=2)
     for partition in (0, 1):
@@ -142,6 +143,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str] | None]:
     return seen
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("policy", ["error", "null", "column"])
 def test_values_are_read_only_for_decoded_columns(
     store: segstore.Store, asked: list[Sequence[str]], policy: str
@@ -196,7 +198,7 @@ def test_many_batches(store: segstore.Store) -> None:
 def test_a_store_is_opened_for_it(store: segstore.Store) -> None:
     made = table(store, [GOOD], None)
     assert isinstance(made, Table)
-    opened = Table(Source(store.path, "t"), "json")
+    opened = Table(TopicSource(store.path, "t"), "json")
     written(store, [GOOD])
     assert rows(opened) == [{"a": 1, "b": "x"}] * 2
 

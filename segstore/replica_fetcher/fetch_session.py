@@ -1,0 +1,74 @@
+"""The client's half of a fetch session: a request names only the partitions whose position has changed, an
+answer only those with news (KIP-227; Kafka: FetchSessionHandler). Nothing is on disk. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from segstore.protocol.error_codes import Code
+from segstore.protocol.fetch_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
+
+K = TypeVar("K", bound=Hashable)
+P = TypeVar("P", bound=Hashable)
+
+SESSION_ERRORS = frozenset(
+    {
+        Code.FETCH_SESSION_ID_NOT_FOUND,
+        Code.INVALID_FETCH_SESSION_EPOCH,
+        Code.FETCH_SESSION_TOPIC_ID_ERROR,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Errors of a whole answer, behind which the session begins anew."""
+
+
+class SessionRequest(NamedTuple, Generic[K, P]):
+    """What a request says: partitions with their positions, in order; those that are not fetched any more;
+    and the session's id and epoch.
+    """
+
+    positions: Mapping[K, P]
+    forgotten: tuple[K, ...]
+    session_id: int
+    session_epoch: int
+
+
+class FetchSession(Generic[K, P]):
+    """One session with one broker, with its id and the epoch of its next request. The broker may refuse it,
+    by answering session id 0: then each request names all partitions.
+    """
+
+    def __init__(self) -> None:
+        self.id, self.epoch = NO_SESSION, INITIAL_EPOCH
+        self._known: dict[K, P] = {}
+
+    def ask(self, wanted: Mapping[K, P]) -> SessionRequest[K, P]:
+        """Return what to ask for, where these partitions are wanted, and no others."""
+        if self.epoch == INITIAL_EPOCH:
+            self._known = dict(wanted)
+            return SessionRequest(wanted, (), self.id, self.epoch)
+        changed = {key: at for key, at in wanted.items() if self._known.get(key) != at}
+        forgotten = tuple(key for key in self._known if key not in wanted)
+        self._known = dict(wanted)
+        return SessionRequest(changed, forgotten, self.id, self.epoch)
+
+    def named(self, key: K, position: P) -> None:
+        """Note that the next request names one partition that it has, with this position, and no other."""
+        self._known[key] = position
+
+    def answered(self, session_id: int) -> None:
+        """Take the session's id of an answer without error."""
+        if session_id == NO_SESSION:
+            self.begin_anew()
+            return
+        self.id = session_id
+        self.epoch = next_epoch(self.epoch)
+
+    def begin_anew(self) -> None:
+        """Name all partitions next time, in a new session: the connection was lost, or the broker does not
+        know this session any more.
+        """
+        self.id, self.epoch, self._known = NO_SESSION, INITIAL_EPOCH, {}

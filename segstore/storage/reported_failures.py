@@ -1,0 +1,38 @@
+"""Which failures of repeated tries were reported: a failure is reported again only when its cause changes.
+
+Nothing is on disk. Threads: one at a time; the owner of a `ReportedFailures` makes sure of that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+
+from segstore.errors import copy_of
+
+
+class ReportedFailures(dict[Hashable, "tuple[BaseException, float]"]):
+    """The last failure under each key since its last success, and when it came, in monotonic seconds. A cause
+    is a class of errors and an errno.
+    """
+
+    def is_new(self, key: Hashable, error: BaseException) -> bool:
+        """Note a failure; returns whether it has another cause than the last one, and is to be reported."""
+        before = self.get(key)
+        self[key] = copy_of(error), time.monotonic()
+        return before is None or _cause(before[0]) != _cause(error)
+
+    def since(self, key: Hashable, moment: float) -> BaseException | None:
+        """Return the last failure under a key, where it came at or after `moment` in monotonic seconds."""
+        last = self.get(key)
+        return None if last is None or last[1] < moment else last[0]
+
+    def over(self, key: Hashable) -> bool:
+        """Note that a key succeeded, or is not tried any more; returns whether a failure was reported
+        before.
+        """
+        return self.pop(key, None) is not None
+
+
+def _cause(error: BaseException) -> tuple[type[BaseException], int | None]:
+    return type(error), getattr(error, "errno", None)
