@@ -1,6 +1,6 @@
 """Topics on disk: `.segstore/topics/<topic>.json`, its second copy `<topic>.copy`, and the directories.
 
-A settings file has a topic's settings, number of partitions and id, in the form of `small_files`. It is the
+A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). It is the
 authority for a topic of segstore's: it is written, synced, before the first partition directory is made and
 removed after the last one is gone, so that `create`, `add_partitions` or `delete` of `TopicAdmin` is finished
 at the next open after a crash. A topic that has only directories (a broker's) is known by these and has no
