@@ -54,12 +54,13 @@ class CheckedFile(Generic[T]):
         copy: str = "",
         advice: str = "",
     ) -> None:
-        self.name, self._what, self._make, self._most = name, what, make, most_bytes
+        self.name, self._below = name, f"{names.OURS}/{name}"
+        self._what, self._make, self._most = what, make, most_bytes
         self._form, self._to_json, self._copy, self._advice = form, to_json, copy, advice
 
     def path(self, root: str) -> str:
         """Return the path of a store's file."""
-        return names.below(root, f"{names.OURS}/{self.name}")
+        return names.below(root, self._below)
 
     def copies(self, files: Files, root: str) -> Copies[T]:
         """Return the two copies of the file."""
@@ -90,7 +91,7 @@ class CheckedFile(Generic[T]):
         """
         if self._copy:
             return self.copies(files, root).read()
-        path = self.path(root)
+        path = names.below(root, self._below)
         try:
             return self.parse(files.read_file(path, self._most), path)[0]
         except FileNotFoundError:
