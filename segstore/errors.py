@@ -702,7 +702,7 @@ class UnsupportedAssignorError(InvalidArgumentError):
 
 
 class InvalidRegularExpressionError(InvalidArgumentError):
-    """A member subscribes by a regular expression that is not understood."""
+    """A member subscribes by a regular expression that is not understood, or needs the package google-re2."""
 
 
 class InvalidRecordStateError(SegstoreError):

@@ -11,12 +11,7 @@ from segstore.coordinator.shared import shared
 from segstore.errors import InvalidArgumentError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
-from segstore.storage.meta.scram_credentials import (
-    MECHANISMS,
-    Credentials,
-    ScramCredential,
-    read_credentials,
-)
+from segstore.storage.meta.scram_credentials import MECHANISMS, SCRAM, Credentials, ScramCredential
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
@@ -33,7 +28,7 @@ class ScramCredentials:
         self._writer = None if isinstance(side, StoreReader) or not store.keeps else side
         with os_errors():
             self._held: Credentials = (
-                read_credentials(self._context.files, self._context.root)
+                (SCRAM.read(self._context.files, self._context.root) or {})
                 if self._writer is None
                 else self._writer.kept.credentials()
             )

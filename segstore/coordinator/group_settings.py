@@ -25,7 +25,7 @@ from segstore.coordinator.shared import shared
 from segstore.errors import ConfigError, InvalidRequestError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
-from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs
+from segstore.storage.meta.group_configs import GROUP_CONFIGS, GroupConfigs
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
@@ -50,7 +50,7 @@ class GroupSettings:
         self._level, self._shares = DEAD_LETTERS_SINCE, dict[str, ShareSettings]()
         with os_errors():
             self._held: GroupConfigs = (
-                read_group_configs(self._context.files, self._context.root)
+                (GROUP_CONFIGS.read(self._context.files, self._context.root) or {})
                 if self._writer is None
                 else self._writer.kept.group_configs()
             )

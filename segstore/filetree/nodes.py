@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from segstore.errors import InvalidArgumentError
-from segstore.storage.meta.small_files import parse_json
+from segstore.storage.meta.framed import parse_json
 
 ROOT = "/"
 

@@ -7,7 +7,7 @@
  *
  * State is in structs and mappings that the caller owns and passes, and lives as long as these: the end of a log
  * (log.h), published ends (ends.h), what a reader remembers (segment.h). C allocates only threads of directories and
- * their jobs (threads.h) and tables of producers (producers.h), and maps windows (transfer.h) and rings (zerocopy.h): the
+ * their jobs (threads.h) and tables of producers (producers.h), and maps windows (transfer.h): the
  * caller frees each by a call that is declared beside it; and room for batches that are written again, which the same
  * call frees (share_sync.h). The library keeps a table of stretches that were found (transfer.c), a lock of publishers and a
  * count of wakes (ends.c), and which CRC and decoder the processor has. The head of each C file says which threads may

@@ -20,7 +20,7 @@ from segstore.coordinator.throttle import QuotaThrottle, SharedBucket
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
-from segstore.storage.meta.client_quotas import DEFAULT, RATES, Entity, Limits, read_limits
+from segstore.storage.meta.client_quotas import DEFAULT, QUOTAS, RATES, Entity, Limits
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 from segstore.weak_values import WeakValues
@@ -169,7 +169,7 @@ class Quotas:
     def _read(self) -> Limits:
         with os_errors():
             if self._writer is None:
-                return read_limits(self._context.files, self._context.root)
+                return QUOTAS.read(self._context.files, self._context.root) or {}
             return self._writer.kept.limits()
 
     def _use(self, throttle: QuotaThrottle) -> None:

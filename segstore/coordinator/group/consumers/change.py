@@ -27,6 +27,7 @@ from segstore.coordinator.offsets.consumer_schema import (
     TargetEpoch,
     Value,
 )
+from segstore.errors import InvalidRegularExpressionError
 
 _Topics = Callable[[ConsumerMemberValue], frozenset[str]]
 
@@ -133,10 +134,10 @@ class GroupDraft:
         has_new_topics: bool,
         may_describe: MayDescribe | None,
     ) -> bool:
-        """Find the topics of regular expressions that are new here, and of all where topics have changed; as
-        in Kafka, those that the member may describe that asks (filterTopicDescribeAuthorizedTopics). A
-        classic member, which has no regular expression, looks for none. Return whether the group must be
-        assigned anew.
+        """Find the topics of new regular expressions, and with `has_new_topics` of every regular expression
+        of the group; as in Kafka, only topics that the asking member may describe
+        (filterTopicDescribeAuthorizedTopics). A classic member, which has no regular expression, looks for
+        none. Return whether the group must be assigned anew.
         """
         old, new = before.subscription.topic_regex or "", after.subscription.topic_regex or ""
         if old != new:
@@ -145,8 +146,13 @@ class GroupDraft:
         wanted |= {new} if new and new not in self._regexes else set()
         changed = False
         for regex in sorted(wanted):
-            found = self._topics.matching(regex, may_describe)
             held = self._regexes.get(regex)
+            try:
+                found = self._topics.matching(regex, may_describe)
+            except InvalidRegularExpressionError:
+                if held is None:
+                    raise
+                continue  # it was accepted when google-re2 was installed: its topics stay
             if held is None or held.topics != found:
                 changed = True
                 self._put_regex(regex, found)

@@ -1,9 +1,9 @@
 /* Sends from a mapping by io_uring's send_zc, without liburing (io_uring_enter(2), linux/io_uring.h).
  *
  * Thread contract: no state of its own; a ring lies with its caller, one thread at a time, and has one request
- * under way at most. A request ends with its result, and with a notice where there is to be one: that the kernel
- * needs its pages no more. A wait returns -EINTR after a signal, and after WAIT_NS whether or not there was one, as
- * a signal may have come just before it; the same call then goes on with the request that is under way.
+ * under way at most. A request ends with its result and, if the kernel has announced a notice, with the notice that its
+ * pages are needed no more. A wait returns -EINTR after a signal and also after WAIT_NS, because a signal may have come
+ * just before the wait; the same call then goes on with the request that is under way.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,14 +19,12 @@
 #include <sys/syscall.h>
 #endif
 
-#include "bytes.h"
-#include "contract/transfer.h"
-#include "contract/zerocopy.h"
+#include "exhibits.h"
 
 #ifdef IORING_SEND_ZC_REPORT_USAGE
 
 enum { ENTRIES = 4, TAG = 1, PROBED = 256, WAIT_NS = 100000000, CANCEL_NS = 1000000000 };
-enum { RESULT = 1, NOTICE = 2 }; /* what is awaited */
+enum { RESULT = 1, NOTICE = 2 }; /* bits of awaited */
 
 static uint32_t load(const seg_ring *r, uint32_t at)
 {
@@ -80,7 +78,7 @@ int64_t seg_ring_open(seg_ring *r)
     return 0;
 }
 
-/* A request that still waits for the sink must not find what comes where its window was. */
+/* A request that still waits for the sink must not send the bytes that are mapped at its window's address later. */
 static void cancel(seg_ring *r)
 {
     struct io_uring_sync_cancel_reg which;
@@ -186,7 +184,7 @@ int64_t seg_ring_send(seg_ring *r, int out, const seg_window *w, int64_t positio
     return r->result;
 }
 
-#else /* no Linux, or the kernel's headers at the build had no send_zc */
+#else /* not Linux, or the kernel's headers at the build had no send_zc */
 
 int64_t seg_ring_open(seg_ring *r)
 {

@@ -1,7 +1,7 @@
 /* Sends from a mapping without copying it (MSG_ZEROCOPY, Documentation/networking/msg_zerocopy.rst of Linux).
  *
- * Thread contract: no state. Each send that took anything is told of once the kernel needs its pages no more, by
- * a notice in the socket's error queue; one notice may be about several sends.
+ * Thread contract: no state. The kernel announces by a notice in the socket's error queue that it needs the pages of a
+ * send no more, for each send that took bytes; one notice may be about several sends.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,9 +12,7 @@
 #include <time.h> /* before linux/errqueue.h, which needs struct timespec */
 #include <unistd.h>
 
-#include "bytes.h"
-#include "contract/transfer.h"
-#include "contract/zerocopy.h"
+#include "exhibits.h"
 
 #ifdef __linux__
 #include <linux/errqueue.h>
@@ -60,7 +58,7 @@ int64_t seg_send_zerocopy(int out, const seg_window *w, int64_t position, int64_
     return sent < 0 ? -errno : sent;
 }
 
-/* The sends that one message of the error queue is about, 0 where it is about none. */
+/* The number of sends that one message of the error queue is about. */
 static int64_t sends_of(struct msghdr *message, int64_t *copied)
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
