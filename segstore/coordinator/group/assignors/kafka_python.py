@@ -1,6 +1,6 @@
-"""Adapts assignors that were written for kafka-python, their classes or objects, to `Assignor`.
+"""Adapts assignors that were written for kafka-python, as classes or objects, to `Assignor`.
 
-Threads: as the adapted object. It is called as kafka-python calls it: `assign(cluster, members)`,
+Threads: the contract of the adapted object. It gets kafka-python's calls: `assign(cluster, members)`,
 `metadata(topics)`, `on_assignment(assignment, generation)` (kafka.coordinator.assignors.abstract).
 """
 
@@ -26,7 +26,7 @@ class OfTopic(NamedTuple):
 
 @dataclass(frozen=True)
 class KafkaPythonAssignment:
-    """kafka-python's ConsumerProtocolAssignment, as far as assignors use it."""
+    """kafka-python's ConsumerProtocolAssignment, with the attributes that assignors use."""
 
     assigned_partitions: list[OfTopic]
     user_data: bytes = b""
@@ -76,7 +76,7 @@ class KafkaPythonCluster:
 
 
 class Foreign:
-    """An `Assignor` that calls an assignor of kafka-python's kind."""
+    """An `Assignor` that calls an assignor written for kafka-python."""
 
     def __init__(self, assignor: Any) -> None:
         self._assignor = assignor() if isinstance(assignor, type) else assignor
@@ -85,13 +85,13 @@ class Foreign:
         self.cooperative = COOPERATIVE in supported and 0 not in supported
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        subscribed = {topic for told in members.values() for topic in told.topics}
+        subscribed = {topic for subscription in members.values() for topic in subscription.topics}
         cluster = KafkaPythonCluster(
             {topic: held for topic, held in partitions.items() if topic in subscribed}
         )
         asked = [
-            KafkaPythonMember(member, told.group_instance_id, _metadata(told))
-            for member, told in members.items()
+            KafkaPythonMember(member, subscription.group_instance_id, _metadata(subscription))
+            for member, subscription in members.items()
         ]
         found = self._assignor.assign(cluster, asked)
         return {member: sorted(_partitions(found[member])) if member in found else [] for member in members}
@@ -104,8 +104,13 @@ class Foreign:
         return encoded
 
 
-def _metadata(told: MemberSubscription) -> KafkaPythonSubscription:
-    return KafkaPythonSubscription(list(told.topics), told.user_data, _by_topic(told.owned), told.generation)
+def _metadata(subscription: MemberSubscription) -> KafkaPythonSubscription:
+    return KafkaPythonSubscription(
+        list(subscription.topics),
+        subscription.user_data,
+        _by_topic(subscription.owned),
+        subscription.generation,
+    )
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[OfTopic]:
