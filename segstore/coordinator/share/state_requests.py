@@ -1,8 +1,8 @@
-"""What is to be written to `__share_group_state`: each request says by which record, or why it is refused
+"""Requests for writes to `__share_group_state`: each returns its record, or raises the error that refuses it
 (Kafka: ShareCoordinatorShard).
 
-Nothing is on disk. Threads: a request belongs to the thread that made it, and to the one that writes it for
-this thread, one after the other.
+Nothing is on disk. Threads: a request belongs first to the thread that made it, then to the thread that
+writes it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from segstore.errors import (
 _change: Callable[[tuple[Any, ...]], StateChange] = partial(tuple.__new__, StateChange)  # a call of C
 _delta: Callable[[tuple[Any, ...]], StateDelta] = partial(tuple.__new__, StateDelta)
 UNKNOWN = -1
-"""Stands for a start that does not change, and for a count that is not known."""
+"""The value of a start that does not change, or of a count that is not known."""
 _NUMBERS = ("state epoch", "leader epoch", "start", "complete count")
 _LEAST = (0, 0, UNKNOWN, UNKNOWN)
 DURABLE_STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
 
 
 class StateTerms(NamedTuple):
-    """What holds for all requests of an append: its time in ms since the epoch, after how many updates a
-    snapshot is due, and a function that raises UnknownTopicOrPartitionError for a share partition whose topic
-    is gone.
+    """The terms of all requests of one append: its time in ms since the epoch, the number of updates after
+    which a snapshot is due, and a function that raises UnknownTopicOrPartitionError for a share partition
+    whose topic was deleted.
     """
 
     now: int
@@ -43,8 +43,8 @@ class StateTerms(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """The updates of a share partition that stand earlier in the same append: their number, and the state
-    after them but for its batches; `head` is None if there is another record that no update may follow.
+    """The updates of a share partition that are earlier in the same append: their number, and the state after
+    them without its batches. `head` is None after a record of another kind, which no update may follow.
     """
 
     head: Durable | None
@@ -52,7 +52,7 @@ class Ahead(NamedTuple):
 
 
 def ahead_of(held: SharePartitionState | None, before: Ahead | None, change: StateChange) -> Ahead:
-    """Return what stands ahead of the next request, after a change."""
+    """Return the earlier updates for the next request, after a change."""
     head = _head(held, before)
     if change.delta is None or head is None:
         return Ahead(None, 0)
@@ -67,9 +67,9 @@ def _head(held: SharePartitionState | None, before: Ahead | None) -> Durable | N
 
 class Update(NamedTuple):
     """A change of a share partition's state (Kafka: WriteShareGroupState). `start` is the start offset before
-    the change, -1 if it is not known, `complete` the count after it. With `lead` the record has the
-    `leader_epoch` that is given, else that of the state (Kafka: ReadShareGroupState); and no record is
-    written if the epoch is known, and nothing else changes.
+    the change, -1 if it is not known; `complete` is the count after it. Without `lead` the record has the
+    leader epoch of the state. With `lead` (Kafka: ReadShareGroupState) it has this `leader_epoch`, and no
+    record is written if that would change nothing.
     """
 
     state_epoch: int
@@ -81,8 +81,8 @@ class Update(NamedTuple):
 
 
 class StateRequest:
-    """A record that is wanted of a share partition. `is_done`: it was written, needs no record, or has the
-    `error` why not.
+    """A request for a record of a share partition. `is_done`: the record was written, none is needed, or
+    `error` is set.
     """
 
     __slots__ = ("error", "is_done", "key")
@@ -92,24 +92,24 @@ class StateRequest:
         self.error: SegstoreError | None = None
 
     def end(self, error: SegstoreError | None = None) -> None:
-        """Note the outcome."""
+        """Set the outcome."""
         self.error, self.is_done = error, True
 
     def change(
         self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        """Return the record to write, None if none is needed. Raises SegstoreError: the request is
-        refused.
+        """Return the record to write, None if none is needed. Raises SegstoreError if the request
+        is refused.
         """
         raise NotImplementedError
 
     def may_follow(self, held: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
-        """Return whether this request may be in one append with others of its share partition."""
+        """Return whether this request may be in one append with earlier requests of its share partition."""
         return False
 
 
 class UpdateRequest(StateRequest):
-    """A ShareUpdate, or a ShareSnapshot if one is due."""
+    """A request for a ShareUpdate, or for a ShareSnapshot if one is due."""
 
     __slots__ = ("update",)
 
@@ -140,7 +140,7 @@ class UpdateRequest(StateRequest):
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
     def may_follow(self, held: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
-        """An update may follow others, unless a snapshot is due, which needs them all."""
+        """Return True unless a snapshot is due: the snapshot must contain all earlier updates."""
         return (
             held is not None
             and ahead.head is not None
@@ -148,7 +148,7 @@ class UpdateRequest(StateRequest):
         )
 
     def _says_nothing(self, leader_epoch: int, state: Durable) -> bool:
-        """Return whether the state has all that an update with `lead` says."""
+        """Return whether an update with `lead` would change nothing in the state."""
         update = self.update
         return update.leader_epoch == leader_epoch and not update.batches and update.start <= state.start
 
@@ -162,7 +162,7 @@ class UpdateRequest(StateRequest):
 
 
 class InitialiseRequest(StateRequest):
-    """The first snapshot of a share partition, or one with which all begins anew."""
+    """A request for a snapshot that begins a share partition, or begins it anew."""
 
     __slots__ = ("start", "state_epoch")
 
@@ -185,7 +185,7 @@ class InitialiseRequest(StateRequest):
 
 
 class RaiseRequest(StateRequest):
-    """A snapshot with a higher state epoch, whose start may be lower than that of the state."""
+    """A request for a snapshot with a larger state epoch, whose start may be lower than the state's."""
 
     __slots__ = ("state", "state_epoch")
 
@@ -212,7 +212,9 @@ class RaiseRequest(StateRequest):
 
 
 class ColdRequest(StateRequest):
-    """A snapshot as the last one, unless that was written after `before` (ms since the epoch)."""
+    """A request for a repetition of the last snapshot, unless it was written after `before` (ms since the
+    epoch).
+    """
 
     __slots__ = ("before",)
 
@@ -230,7 +232,7 @@ class ColdRequest(StateRequest):
 
 
 class TombstoneRequest(StateRequest):
-    """The end of a share partition's state."""
+    """A request for a tombstone, which deletes a share partition's state."""
 
     __slots__ = ()
 
@@ -266,7 +268,7 @@ def _begun_anew(key: ShareKey, held: SharePartitionState, epoch: int) -> FencedS
 
 
 def _check_numbers(key: ShareKey, update: Update) -> None:
-    """Raise InvalidRequestError for numbers that no state has."""
+    """Raise InvalidRequestError if a number is invalid for a state."""
     state_epoch, leader_epoch, start, complete, batches, _ = update
     if state_epoch < 0 or leader_epoch < 0 or start < UNKNOWN or complete < UNKNOWN:
         raise _below(key, update)
