@@ -48,7 +48,7 @@ class Alarm:
             return self.due == due and not self._stopped
 
     def clear(self) -> None:
-        """Forget the time; groups or transactions that are due later set the alarm anew."""
+        """Forget the set time, until the next `set`."""
         with self._lock:
             self.due = math.inf
 

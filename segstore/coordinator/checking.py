@@ -42,9 +42,10 @@ DOUBTS: Mapping[str, Callable[[PartitionLog], list[Doubt]]] = {SHARES: doubts}
 def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None) -> list[Finding]:
     """Return the findings about a store, partition by partition; the list is empty if the store is sound.
 
-    Internal topics are checked too: findings are the latest records of their keys that can't be decoded, and
-    states of share partitions that no coordinator writes. `progress` is called with the size in bytes of each
-    checked segment. Raises StorageError if the directory is missing, or holds other files and no store.
+    Internal topics are checked too. A finding there is a record that can't be decoded and is the latest of
+    its key, or a state of a share partition that no coordinator writes. `progress` is called with the size in
+    bytes of each checked segment. Raises StorageError if the directory is missing, or holds other files and
+    no store.
     """
     root = arguments.path("path", path)
     return [*bytes_of.check(root, progress=progress), *check_internal(root)]

@@ -1,5 +1,5 @@
-"""Settings in the form of the wire protocol: texts, types and sources (org.apache.kafka.common.requests.
-DescribeConfigsResponse.ConfigSource and ConfigType). Threads: no state.
+"""Settings in the form of the wire protocol: texts, types and sources (Kafka: DescribeConfigsResponse, its
+ConfigSource and ConfigType). Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ConfigEntry(NamedTuple):
 
     @property
     def synonyms(self) -> list[Synonym]:
-        """Return the setting's values at all sources, the effective one first, without a default of null."""
+        """Return the setting's values at all sources, the effective one first; a null default is left out."""
         own = Synonym(self.name, self.value, self.source)
         if self.broker_entry is not None:
             return [own] * (self.source in MADE_FOR_ONE) + self.broker_entry.synonyms
@@ -121,8 +121,8 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Confi
 
 
 def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
-    """Yield all settings of a group; a setting that was not set for the group comes from its store. Settings
-    that no store has keep their own names, unlike those of topics.
+    """Yield all settings of a group; a setting that was not set for the group comes from its store. A setting
+    that no store has keeps its own name.
     """
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, ConfigSource.DYNAMIC_GROUP_CONFIG):
@@ -151,8 +151,8 @@ def of_store(config: KafkaSettings) -> Iterator[ConfigEntry]:
 
 
 def of_all_brokers(config: KafkaSettings) -> Iterator[ConfigEntry]:
-    """Yield the settings that a store has for all brokers together, without their defaults, which are
-    settings of one broker.
+    """Yield the settings that a store has for all brokers together; their defaults are left out, because a
+    default belongs to one broker.
     """
     return (entry._replace(default=None) for entry in of_store(config) if entry.name in OF_ALL_BROKERS)
 

@@ -87,9 +87,9 @@ class GroupSettings:
 
     def share(self, group: str) -> ShareSettings:
         """Return the effective settings of a share group, the same object until they change."""
-        shares = self._shares  # first: a change replaces it after the settings
+        shares = self._shares  # read before `_held`: `alter` replaces `_held` first
         made = self._held.get(group)
-        name = "" if made is None else group  # groups without settings have one object
+        name = "" if made is None else group  # groups without settings of their own share one object
         found = shares.get(name)
         if found is None:
             found = shares[name] = share_settings(name, made or GroupConfig(), self._store, self._level)

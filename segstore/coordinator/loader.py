@@ -65,7 +65,7 @@ def load_last(
 def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableRecord]:
     """Replay records, and return the unreadable ones by key."""
     found = {}
-    # A settled record may follow a record of an open transaction in the log: it is applied after it.
+    # Settled records are applied last: in the log they may follow a record of an open transaction.
     for producer_id, records in (*last.open.items(), (None, last.settled)):
         for key, record in records.items():
             unreadable = replay(key, record, producer_id)

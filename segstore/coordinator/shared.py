@@ -80,7 +80,7 @@ def _made(parts: _StoreParts, store: Store, make: Callable[[Store], P], build: C
         raise refused(under_way())
     store.check_keeps(make.__name__)
     try:
-        parts.making.add(make)  # within the block: an interrupt may come before the next line
+        parts.making.add(make)  # within `try`: an interrupt may come right after this line
         return build(store)
     finally:
         parts.making.discard(make)

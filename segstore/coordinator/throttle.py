@@ -14,8 +14,7 @@ from segstore.storage.context import Clock
 
 # --- bucket ------------------------------------------------------------------------------------
 
-# The token bucket of one byte rate. It is used by one thread at a time: `QuotaThrottle` holds its pool's
-# lock.
+# The token bucket of one byte rate, used by one thread at a time: `QuotaThrottle` holds its pool's lock.
 
 
 class Bucket:

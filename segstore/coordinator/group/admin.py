@@ -1,7 +1,8 @@
 """`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
 On disk: through `GroupOffsets`. If the store is open "r", each call reads `__consumer_offsets` anew and asks
-no coordinator: the members are those of the log's records. A call is repeated while the coordinator loads,
+no coordinator: the members come from the log's
+records. A call is repeated while the coordinator loads,
 for at most a minute (Kafka: default.api.timeout.ms); after that it raises KafkaTimeoutError.
 Threads: any.
 """
@@ -189,7 +190,7 @@ class Groups(Looking):
     def reset(
         self, group: str, to: Reset, partitions: Which | None = None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
-        """Set the group's committed offsets in those partitions. A topic's name stands for all its
+        """Set the group's committed offsets in `partitions`. A topic's name stands for all its
         partitions; the default is all partitions with a committed offset. Return the changes; with `dry_run`
         nothing is written.
 
@@ -256,7 +257,7 @@ class Groups(Looking):
 
     @patient
     def delete_offsets(self, group: str, partitions: Which) -> set[TopicPartition]:
-        """Delete the offsets that the group committed in those partitions, and return the partitions that had
+        """Delete the offsets that the group committed in `partitions`, and return the partitions that had
         an offset. Raises the errors of `delete`.
 
         Name a deleted topic by its partitions. A share group's offsets are deleted for whole topics:

@@ -216,7 +216,7 @@ class Looking:
         return STABLE if self._kept_members(record) else EMPTY
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
-        """Return whether members of the record can still live, which end with the writer's process."""
+        """Return whether the record's members may be alive, which is over when the writer's process ends."""
         if record is None or not record.members or self._store.keeps:
             return False
         context = self._store.context

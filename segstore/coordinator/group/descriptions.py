@@ -41,8 +41,8 @@ class PartitionState:
     """A group's progress in one partition. `member_id` is the member that reads the partition.
 
     `start` and `end` are the log's offsets. `lag` is `end` minus the committed offset, as in Kafka; `unread`
-    is the lag without records that retention removed. Both are None if not known; `error` has the reason.
-    `pending`: an open transaction is about to commit an offset.
+    is the lag without records that retention removed. Each of these is None if it is not known; `error` has
+    the reason. `pending`: an open transaction is about to commit an offset.
     """
 
     partition: TopicPartition

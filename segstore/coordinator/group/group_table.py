@@ -137,8 +137,8 @@ class GroupTable:
             self._most_changes = max(self._most_changes, entry.changes)
 
     def empty_since(self, group_id: str) -> int | None:
-        """Return since when a group is empty; the contract is `offsets.state.EmptySince`. If the group's
-        record in the log has members, the group is loaded, and their sessions begin.
+        """Return since when a group has no members (ms since the epoch, -1: not known), or None if it has
+        members. If the group's record in the log has members, the group is loaded, and their sessions begin.
         """
         entry = self._groups.get(group_id)
         if entry is None:

@@ -1,6 +1,6 @@
 """`GroupEntry`: a group of any protocol, and its lock.
 
-On disk: nothing. Threads: whoever reads or changes a group holds its lock.
+On disk: nothing. Threads: a thread that reads or changes a group holds its lock.
 """
 
 from __future__ import annotations

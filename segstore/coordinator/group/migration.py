@@ -49,7 +49,7 @@ from segstore.errors import GroupNotFoundError, InvalidArgumentError
 def upgraded(group: ClassicGroup, topics: AssignableTopics) -> list[Change]:
     """Return the records that make a classic group a consumer group. Its generation becomes the epoch, and
     each member keeps its last assignment. Partitions that a cooperative member still owns beyond its
-    assignment are to be revoked first. Raises GroupNotFoundError if the members are no consumers, or their
+    assignment must be revoked first. Raises GroupNotFoundError if the members are no consumers, or their
     subscriptions or assignments can't be decoded.
     """
     if group.protocol_type != PROTOCOL_TYPE:
@@ -147,7 +147,7 @@ def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -
 
 
 def stand_in(member: ConsumerMember, topics: frozenset[str], joining: Joining) -> ClassicMember:
-    """Return the classic form of a KIP-848 member which a static member that is joining replaces."""
+    """Return a KIP-848 member as a classic member, for a static member that joins in its place."""
     encoded = encode_subscription(MemberSubscription(tuple(sorted(topics))))
     protocols: Protocols = tuple((name, encoded) for name, _ in joining.protocols)
     return ClassicMember(joining.session_timeout_ms, protocols)

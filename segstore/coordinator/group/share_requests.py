@@ -129,7 +129,7 @@ class ShareRequests:
         OffsetNotAvailableError; a group's next heartbeat deletes them too.
         """
         for group_id in self._offsets.share_groups():
-            with suppress(GroupNotFoundError):  # it was deleted at this moment
+            with suppress(GroupNotFoundError):  # the group was deleted after the list was read
                 self._ask_share(group_id, lambda share: share.forget_deleted(self._groups.topics()))
 
     def set_share_states(self, states: Callable[[], DurableStates]) -> None:

@@ -130,7 +130,7 @@ def _judge(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadabl
 
 
 def unreadable(log: PartitionLog) -> list[UnreadableRecord]:
-    """Return the last records of their keys that are no adopted ids. Raises CorruptRecordError,
+    """Return the records that can't be decoded and are the last of their keys. Raises CorruptRecordError,
     StorageError.
     """
     return load_last(log, _judge, _judge, transactional=True)

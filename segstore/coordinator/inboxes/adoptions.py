@@ -87,7 +87,7 @@ _FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnSt
 
 def _moves(error: Exception) -> bool:
     """Return whether a retry may help: a leader was lost, or an earlier attempt is still being ended."""
-    if isinstance(error, StorageError):  # an OSError of the disk with the staged files is none
+    if isinstance(error, StorageError):  # the disk with the staged files raises a plain OSError
         return passes(error) and error.errno not in NO_ROOM
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 
@@ -149,7 +149,7 @@ class Adoptions:
         mine, until = Latch(), time.monotonic() + TAKE_OVER
         while (other := self._under_way.setdefault(id_, mine)) is not mine:
             if not other.wait(max(until - time.monotonic(), 0.0)):
-                self._under_way[id_] = mine  # its transaction is fenced
+                self._under_way[id_] = mine  # the other attempt hangs: `begin` will fence its transaction
         try:
             yield
         finally:

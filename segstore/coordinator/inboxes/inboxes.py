@@ -139,7 +139,7 @@ def _begin_again(ref: Callable[[], Store | None]) -> None:
     """Serve the inboxes in a thread of their own, because an adoption needs the scheduler's
     thread to go on.
     """
-    with suppress(IllegalStateError):  # the interpreter ends
+    with suppress(IllegalStateError):  # no thread can start at interpreter exit
         Background(partial(_again, ref), "segstore-inboxes").start()
 
 

@@ -63,7 +63,7 @@ class OffsetsCache:
     def _look_up(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
         """Return the result of `look` on a partition's state, called under the partition's lock."""
         held = self._partition(partition)
-        # No context manager by a generator: the frames of an interrupt's exception would keep the lock.
+        # Not a generator-based context manager: an interrupt's exception would keep its frame, and the lock.
         with held.lock:
             return look(self._state(held))
 
@@ -75,11 +75,10 @@ class OffsetsCache:
         if held.state is None:
             source = self._topic.log(held.number)
             if source is None:
-                # A missing topic's state is not cached: the topic may be created with any number of
-                # partitions.
+                # A missing topic's state is not cached: the number of its partitions is not known yet.
                 return OffsetsState()
             source.check_committed()
-            held.is_sure = held.is_sure or source.shows_all  # before the load, which may then see all records
+            held.is_sure = held.is_sure or source.shows_all  # read before the load, so that the load sees all
             state = load(source)
             if not held.is_sure:
                 return state  # not cached: records may be committed later

@@ -44,7 +44,7 @@ NAMED: Mapping[GroupRecordType, str] = {
     GroupRecordType.CURRENT: "member_id",
     GroupRecordType.REGEX: "regular_expression",
 }
-"""The key's name field, for types of which a group has a record for each member or regular expression."""
+"""The name field of the key, for record types with one record per member or regular expression."""
 _MESSAGES: Mapping[GroupRecordType, str] = {
     GroupRecordType.EPOCH: "ConsumerGroupMetadata",
     GroupRecordType.PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
@@ -175,7 +175,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 def consumer_key(group: str, key: RecordKey) -> bytes:
-    """Encode a key. Raises InvalidArgumentError for a group, a member or an expression that is too long."""
+    """Encode a key. Raises InvalidArgumentError if the group, the member or the expression is too long."""
     body = structs(f"{_MESSAGES[key.kind]}Key")(group_id=group)
     if key.kind in NAMED:
         setattr(body, NAMED[key.kind], key.name)

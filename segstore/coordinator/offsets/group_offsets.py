@@ -189,9 +189,8 @@ class GroupOffsets(OffsetsCleanup):
     # --- offsets ------------------------------------------------------------------------------
 
     def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str] = NO_IDS) -> None:
-        """Commit all of `offsets`, or none; their durability depends on the topic's `flush.messages`. A
-        commit is ignored if the topic was made anew since: its id is another than in `topic_ids`, which maps
-        names to ids.
+        """Commit all of `offsets`, or none; their durability depends on the topic's `flush.messages`.
+        `topic_ids` maps topic names to ids: a commit is ignored if the topic was made anew with another id.
 
         Raises InvalidGroupIdError, InvalidArgumentError, InvalidTypeError, OffsetMetadataTooLargeError,
         UnknownTopicOrPartitionError, RecordTooLargeError (one batch can't hold the offsets),
@@ -200,8 +199,8 @@ class GroupOffsets(OffsetsCleanup):
         self._commit(group, offsets, PLAIN, topic_ids)
 
     def refused(self, offsets: Offsets) -> dict[TopicPartition, SegstoreError]:
-        """Return the offsets that can't be committed, with their errors: `commit` refuses all offsets for one
-        of them.
+        """Return the offsets that can't be committed, each with its error; `commit` refuses all offsets if
+        one can't be committed.
         """
         found: dict[TopicPartition, SegstoreError] = {}
         most = self._config.offset_metadata_max_bytes

@@ -50,7 +50,7 @@ class GroupKey(NamedTuple):
 
 
 class ForeignKey(NamedTuple):
-    """The key of a record of an unknown group protocol, of which only the group is decoded."""
+    """The key of a record of an unknown group protocol; only its group is decoded."""
 
     group: str
     kind: int

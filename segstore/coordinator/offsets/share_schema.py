@@ -49,7 +49,7 @@ _MESSAGES: Mapping[ShareKind, str] = {
 
 
 class ShareRecordKey(NamedTuple):
-    """The key of a record within its group; `member_id` is "" for types of which a group has one record."""
+    """The key of a record within its group; `member_id` is "" for types with one record per group."""
 
     kind: ShareKind
     member_id: str = ""
@@ -92,7 +92,7 @@ class ShareCurrent(NamedTuple):
 
 
 class TopicPartitionsInfo(NamedTuple):
-    """A topic, and those of its partitions for which a share group has, or is creating, a state."""
+    """A topic, with the partitions for which a share group has, or is creating, a state."""
 
     name: str
     partitions: frozenset[int] = frozenset()
@@ -124,7 +124,7 @@ ShareChange = tuple[ShareRecordKey, "ShareValue | None"]
 
 
 def share_key(group: str, key: ShareRecordKey) -> bytes:
-    """Encode a key. Raises InvalidArgumentError for a group or a member that is too long."""
+    """Encode a key. Raises InvalidArgumentError if the group or the member is too long."""
     body = structs(f"{_MESSAGES[key.kind]}Key")(group_id=group)
     if key.kind in _OF_MEMBERS:
         body.member_id = key.member_id

@@ -252,7 +252,8 @@ def _subscribed(record: GroupRecord | None) -> set[str] | None:
 
 # --- load --------------------------------------------------------------------------------------
 
-# Loading a partition of `__consumer_offsets`, a broker's too. On disk: only reads. Threads: any.
+# Loading a partition of `__consumer_offsets`, also of a broker's directory. On disk: only reads. Threads:
+# any.
 
 
 def load(source: PartitionLog) -> OffsetsState:

@@ -86,7 +86,7 @@ class DeadLetterQueue:
         self._plan(0.0)
 
     def close(self) -> None:
-        """Copy the dead letters that can be copied at once; the next load finds the others."""
+        """Copy the dead letters that can be copied at once; after the next open a load finds the others."""
         self.copy()
         self._closed = True
 
@@ -205,7 +205,7 @@ class DeadLetterQueue:
     def _make(self, topic: str) -> Any:
         try:
             return self._store._create_topic(topic, 1, {ENABLE: "true", STAMPED: "CreateTime"})
-        except TopicAlreadyExistsError:  # another thread was first
+        except TopicAlreadyExistsError:  # another thread has created the topic
             return self._store.engine.topics[topic]
 
     def _warn_of_loop(self, leader: ShareLeader, topic: str) -> None:
@@ -229,7 +229,7 @@ def _neighbours(leader: ShareLeader) -> list[DeadLetter]:
 def _letters(
     leader: ShareLeader, letters: Sequence[DeadLetter], copies: bool, most: int
 ) -> Iterator[_Letter]:
-    """Yield a dead letter for each offset. It has headers only if the record is no longer in its log, or is
+    """Yield a dead letter for each offset. It has only headers if the record is no longer in its log, or is
     too large (rule Q69).
     """
     first, last = letters[0].first, letters[-1].last

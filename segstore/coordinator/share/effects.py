@@ -36,7 +36,8 @@ from segstore.logger import Logger
 
 log = Logger("segstore")
 Failures = dict[ShareKey, SegstoreError]
-_changed: Callable[[tuple[Any, ...]], Update] = partial(tuple.__new__, Update)  # a call of C
+# constructed in C, which is faster
+_changed: Callable[[tuple[Any, ...]], Update] = partial(tuple.__new__, Update)
 FENCING = (
     FencedLeaderEpochError,
     FencedStateEpochError,

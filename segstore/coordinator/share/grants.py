@@ -34,10 +34,10 @@ COMMITTED = "read_committed"
 
 
 class AcquireTerms(NamedTuple):
-    """The limits of a fetch. `max_records`: the number of offsets in all its partitions, counted by `mode`
-    (an AcquireMode). `batch_size`: the least number of offsets that come in flight together. `max_bytes`: the
-    bytes of the logs, in whole batches, but at least one batch. `max_reads`: the number of reads of each log,
-    if the reads before acquired nothing.
+    """The limits of a fetch. `max_records`: the number of offsets in all its partitions, exact or not by
+    `mode` (an AcquireMode). `batch_size`: the least number of offsets that come in flight together.
+    `max_bytes`: the bytes of the logs, in whole batches, but at least one batch. `max_reads`: the number of
+    reads of each log; a log is read again if the read before acquired nothing.
     """
 
     max_records: int = 500
@@ -126,7 +126,9 @@ class ShareFetch:
         self._failed: list[AcquiredPartition] = []
 
     def acquire(self, wanted: Sequence[tuple[str, int]]) -> list[AcquiredPartition]:
-        """Return the partitions of which records were acquired, or that have an error."""
+        """Acquire records of the `wanted` (topic id, partition) pairs; return the partitions with acquired
+        records or an error.
+        """
         fetches: list[_GrantFetch] = []
         try:
             self._choose_all(wanted, fetches)

@@ -21,8 +21,8 @@ from segstore.storage.scheduler import Scheduler
 
 
 class LockTimer:
-    """Calls `expire` with the share partitions of which a lock may have expired. `clock` returns monotonic
-    ms.
+    """Calls `expire` with the share partitions that may have an expired lock. `clock` returns
+    monotonic ms.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LockTimer:
         self._alarm = Alarm(scheduler, clock, self.ring)
 
     def plan(self, leader: ShareLeader) -> None:
-        """Plan a look at a share partition for the end of its earliest lock."""
+        """Schedule the expiry of a share partition's earliest lock."""
         due = leader.core.deadline()
         if due is None or due >= leader.planned:
             return

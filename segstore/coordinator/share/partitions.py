@@ -128,7 +128,7 @@ class ShareLeader:
             self._changing = False
 
     def _begin(self) -> None:
-        """Mark the begin of an event; raise NotLeaderOrFollowerError if an earlier event or its turn was
+        """Mark the beginning of an event; raise NotLeaderOrFollowerError if an earlier event or its turn was
         interrupted.
         """
         for turn in self.writes.values():

@@ -86,8 +86,8 @@ class ShareCoordinator:
     def acquire(
         self, group: str, member: str, wanted: Sequence[At], terms: AcquireTerms = DEFAULT_TERMS
     ) -> list[AcquiredPartition]:
-        """Acquire records of the `wanted` partitions for a member, in that order. Return the partitions of
-        which records were acquired, or that have an error; this waits for nothing.
+        """Acquire records of the `wanted` partitions for a member, in that order. Return the partitions with
+        acquired records or an error, without a wait for records.
 
         Errors of a partition: UnknownTopicOrPartitionError; IllegalStateError if the partition is not
         initialised for the group; OffsetNotAvailableError, StorageError, CorruptRecordError. Raises

@@ -109,7 +109,7 @@ class StateLog:
 
         Errors: InvalidRequestError if the share partition is not initialised, or a number is invalid;
         FencedStateEpochError, FencedLeaderEpochError for an epoch below the known one;
-        UnknownTopicOrPartitionError; NotEnoughReplicasError. After these nothing was written, nor after
+        UnknownTopicOrPartitionError; NotEnoughReplicasError. Nothing was written after any of these, or after
         OffsetNotAvailableError unless its text names an interrupt. After any other error the change may be in
         the log: the next call finds out.
         """
@@ -165,9 +165,9 @@ class StateLog:
 
     def snapshot_cold(self) -> None:
         """Write a snapshot of each share partition whose last one is older than
-        share.coordinator.cold.partition.snapshot.interval.ms, so that it does not block `prune`. This is not
-        done if it is true of all share partitions in the same partition of the topic. Raises the errors of
-        `delete`.
+        share.coordinator.cold.partition.snapshot.interval.ms, so that it does not block `prune`. Nothing is
+        written if all share partitions in the same partition of the topic have such a snapshot already.
+        Raises the errors of `delete`.
         """
         before = self._clock() - self._config.share_coordinator_cold_partition_snapshot_interval_ms
         for held in self._read():
@@ -224,7 +224,7 @@ def _raise_first(requests: Sequence[StateRequest]) -> None:
 
 def _cold(table: StateTable, before: int) -> list[ShareKey]:
     """Return the share partitions whose last snapshot was written at `before` or earlier. Return none if all
-    last snapshots are already cold ones: a cold snapshot keeps the creation time of the one before.
+    last snapshots are cold ones already, whose creation time differs from the write time.
     """
     heads = list(table.heads())
     if all(state.created_ms != state.written_ms for _, state in heads):

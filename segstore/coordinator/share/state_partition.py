@@ -43,7 +43,8 @@ class _Drafted(NamedTuple):
     value: bytes | None
 
 
-_drafted: Callable[[tuple[Any, ...]], _Drafted] = partial(tuple.__new__, _Drafted)  # a call of C
+# constructed in C, which is faster
+_drafted: Callable[[tuple[Any, ...]], _Drafted] = partial(tuple.__new__, _Drafted)
 _terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTerms)
 
 
@@ -250,7 +251,7 @@ def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
 
 
 def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:
-    """Return whether a failed append left nothing in the log, whose `end` was before it."""
+    """Return whether a failed append left nothing in the log; `end` was the log's end before it."""
     # A disk may refuse a record, or only its sync; one replica may have a record that another has refused.
     if may_be_written(error) or (target.has_replicas and isinstance(error, StorageError)):
         return False

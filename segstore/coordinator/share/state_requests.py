@@ -22,7 +22,8 @@ from segstore.errors import (
     SegstoreError,
 )
 
-_change: Callable[[tuple[Any, ...]], StateChange] = partial(tuple.__new__, StateChange)  # a call of C
+# constructed in C, which is faster
+_change: Callable[[tuple[Any, ...]], StateChange] = partial(tuple.__new__, StateChange)
 _delta: Callable[[tuple[Any, ...]], StateDelta] = partial(tuple.__new__, StateDelta)
 UNKNOWN = -1
 """The value of a start that does not change, or of a count that is not known."""
@@ -68,8 +69,8 @@ def _head(held: SharePartitionState | None, before: Ahead | None) -> Durable | N
 class Update(NamedTuple):
     """A change of a share partition's state (Kafka: WriteShareGroupState). `start` is the start offset before
     the change, -1 if it is not known; `complete` is the count after it. Without `lead` the record has the
-    leader epoch of the state. With `lead` (Kafka: ReadShareGroupState) it has this `leader_epoch`, and no
-    record is written if that would change nothing.
+    leader epoch of the state. With `lead` (Kafka: ReadShareGroupState) the record has this `leader_epoch`,
+    and is not written if it would change nothing.
     """
 
     state_epoch: int
@@ -212,8 +213,8 @@ class RaiseRequest(StateRequest):
 
 
 class ColdRequest(StateRequest):
-    """A request for a repetition of the last snapshot, unless it was written after `before` (ms since the
-    epoch).
+    """A request to write the last snapshot again, unless it was written after `before` (ms since
+    the epoch).
     """
 
     __slots__ = ("before",)

@@ -39,7 +39,7 @@ class StateKind(IntEnum):
 _KEYS = {StateKind.SNAPSHOT: "ShareSnapshotKey", StateKind.UPDATE: "ShareUpdateKey"}
 _BATCH = struct.Struct(">qqbhx")  # the last byte says that a batch has no tagged fields
 _UPDATE = struct.Struct(">hiiq")  # version, snapshot epoch, leader epoch, start
-_COMPLETE = struct.Struct(">bbbi")  # a tagged field: how many there are, its number, its size
+_COMPLETE = struct.Struct(">bbbi")  # number of tagged fields, tag, size, count
 _UNTAGGED = b"\0"
 
 

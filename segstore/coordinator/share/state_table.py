@@ -117,7 +117,7 @@ class StateTable:
         held = self._states.setdefault(key, SharePartitionState())
         held.fold.snapshot(snapshot)
         held.newer = ""
-        # otherwise the snapshot was a cold one, which does not reset the count
+        # otherwise the snapshot was not one that updates had made due
         if held.updates >= self.updates_per_snapshot:
             held.updates = 0
         held.state_epoch = max(held.state_epoch, snapshot.state_epoch)

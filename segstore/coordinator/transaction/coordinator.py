@@ -105,8 +105,7 @@ class Upkeep:
 
 # --- transitions -------------------------------------------------------------------------------
 
-# `Transitions`: the state changes of transactional ids, first in `__transaction_state`, then in the
-# partitions.
+# `Transitions`: the state changes of transactional ids, first in `__transaction_state`, then in partitions.
 # Threads: any; the caller holds the entry's lock.
 
 

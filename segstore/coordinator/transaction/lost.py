@@ -2,7 +2,7 @@
 
 A power cut may cut the end of `__transaction_state` and of each partition separately. Suppose that a
 transaction is open in a partition, and `__transaction_state` does not have it as open or ending. Then it was
-committed if any record of that decision remains, in `__transaction_state` or as a marker in some partition;
+committed if any record of a commit remains, in `__transaction_state` or as a marker in some partition;
 otherwise it is aborted. A producer that keeps its epoch (KIP-98) has many transactions in one epoch, which
 are identified by their first records.
 On disk: reads the partitions; ends open transactions through `markers`.
@@ -99,7 +99,7 @@ class Lost:
                 continue
             try:
                 held = transaction_markers.open_transactions(self._store.partition(*at))
-            except SegstoreError as error:  # such a partition can't be read either
+            except SegstoreError as error:  # consumers of this partition fail too
                 if passes(error):
                     raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
@@ -129,7 +129,7 @@ class Lost:
     def _epochs(self, at: TopicPartition, producer_ids: Collection[int]) -> dict[int, int]:
         try:
             return transaction_markers.producer_epochs(self._store.partition(*at), producer_ids)
-        except SegstoreError as error:  # such a partition can't be written either
+        except SegstoreError as error:  # appends to this partition fail too
             if passes(error):
                 raise
             log.warning("producers of %s-%d are not known: %s", *at, error)

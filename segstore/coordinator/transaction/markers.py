@@ -71,7 +71,7 @@ class MarkerWriter:
         try:
             return transaction_markers.show_end(logs, marker, transaction_epoch)
         except InvalidProducerEpochError as error:
-            # A power cut took the end of `__transaction_state`: some partitions have their ends already.
+            # A power cut took the end of `__transaction_state`: some partitions already know a later epoch.
             log.warning("%s", error)
             known = marker.producer_id, marker.producer_epoch
             logs = [each for each in logs if transaction_markers.producer_epoch(each, known[0]) <= known[1]]

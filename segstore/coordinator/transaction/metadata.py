@@ -48,7 +48,7 @@ class TransactionState(IntEnum):
 
     @property
     def prepared(self) -> bool:
-        """Return whether the outcome is decided, and markers are to be written."""
+        """Return whether the outcome is decided, and markers must be written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -78,7 +78,7 @@ BEFORE = {
 class TransactionMetadata(NamedTuple):
     """The state of one transactional id. Times are ms since the epoch, -1 for none.
 
-    If the end of a transaction uses up the epochs, `next_producer_id` takes over once that is complete;
+    If the end of a transaction uses up the epochs, `next_producer_id` takes over once the end is complete;
     `previous_producer_id` is the id before. `client_version` is the transaction.version. `remote` is 1 if the
     producer is a client of a server, so it outlives this process. `begins`: the first record of the
     transaction in each partition that has one, for a decision that keeps the epoch; None in all other states,

@@ -2,8 +2,9 @@
 
 On disk: owns the topic `__transaction_state`, compacted. An id's partition is Java's hash of the id, modulo
 the number of partitions (Kafka: TransactionStateManager). The topic is created with the first id, with
-Kafka's settings; a broker's topic becomes ours with the first write.
-Threads: any for `append`; `load` is called once, before. Each `TransactionEntry` has a lock of its own.
+Kafka's settings; a broker's topic becomes this store's own with the first write.
+Threads: any for `append`; `load` is called once, before the first `append`. Each `TransactionEntry` has a
+lock of its own.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class TransactionStateLog:
         with self._making:
             info = self._store.topics().get(TOPIC)
             if info is not None and info.ours:
-                return info  # another thread has made it
+                return info  # another thread has created the topic
             return self._make_ours(new=info is None)
 
     def _make_ours(self, *, new: bool) -> TopicInfo:
@@ -199,9 +200,8 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
 # --- entries -----------------------------------------------------------------------------------
 
 # The state of each transactional id in memory, with a lock for each id (Kafka: TransactionStateManager).
-# Memory
-# equals the log. A write that timed out counts as failed, although replicas may commit it later: its state is
-# never used, and the id's next record replaces it.
+# Memory equals the log. A write that timed out counts as failed, although replicas may commit it later: its
+# state is never used, and the id's next record replaces it.
 #
 # Threads: any. A thread that reads or changes an entry holds its lock, which `locked` takes. The lock of the
 # table is held only for a look-up.
@@ -276,7 +276,7 @@ class Entries:
                         )
                     entry = self._entries[transactional_id] = TransactionEntry(transactional_id, None)
             with entry.lock:
-                if self._entries.get(transactional_id) is entry:  # it may have expired while we waited
+                if self._entries.get(transactional_id) is entry:  # not if the id expired during the wait
                     yield entry
                     return
 

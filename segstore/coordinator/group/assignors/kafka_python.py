@@ -1,6 +1,6 @@
 """Adapts assignors that were written for kafka-python, as classes or objects, to `Assignor`.
 
-Threads: the contract of the adapted object. It gets kafka-python's calls: `assign(cluster, members)`,
+Threads: as the adapted object allows. Its methods are called as in kafka-python: `assign(cluster, members)`,
 `metadata(topics)`, `on_assignment(assignment, generation)` (kafka.coordinator.assignors.abstract).
 """
 

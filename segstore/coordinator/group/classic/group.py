@@ -72,7 +72,9 @@ class ClassicGroup(Roster):
         return self._enter(joining, now)
 
     def _reserve(self, joining: Joining, now: float) -> MemberIdRequiredError:
-        """Give a new member its id, and its session timeout to join again with the id (KIP-394)."""
+        """Return the error with a new member's id; the member may join with it within its session timeout
+        (KIP-394).
+        """
         member_id = self._new_id(joining)
         self.pending[member_id] = now + joining.session_timeout_ms
         return MemberIdRequiredError(member_id)

@@ -298,7 +298,7 @@ class Rebalance:
             if ticket is not None:
                 member.beat(now)
                 ticket.complete(member.assignment)
-        # The deadline stays for members that have not synced: until then nobody reads their partitions.
+        # The deadline stays for members that have not synced: nobody reads their partitions until they sync.
         if all(member.synced for member in members):
             self.deadline = math.inf
 

@@ -118,7 +118,7 @@ class ConsumerMember:
     def _in(
         self, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment = NOTHING
     ) -> ConsumerMember:
-        """Return the member in this epoch; partitions that are new to it count as assigned since then."""
+        """Return the member in this epoch; partitions that are new to it count as assigned in this epoch."""
         since = {
             topic: {number: self._since(topic, number, epoch) for number in numbers}
             for topic, numbers in _union(assigned, revoking).items()

@@ -73,7 +73,7 @@ class ShareDraft:
 
     @property
     def _is_settled(self) -> bool:
-        """Return whether the group's targets are those of its epoch, so that no assignment is due."""
+        """Return whether the targets are up to date with the group's epoch, so that no assignment is due."""
         return self._group.target_epoch >= self._group.epoch
 
     def _lacks(self, members: Mapping[str, ShareMember], partitions: ShareStateTopics) -> bool:

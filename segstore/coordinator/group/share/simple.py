@@ -59,7 +59,8 @@ def _pools(
 
 class _AssignmentPool:
     """The members and partitions of one pool. `held` has the partitions of each member; `room` is the number
-    of further members that a partition goes to. The members' quotas add up to the partitions' places.
+    of further members that a partition goes to. The quotas of all members add up to the `room` of all
+    partitions.
     """
 
     def __init__(
@@ -76,8 +77,7 @@ class _AssignmentPool:
         there = set(partitions)
         self._earlier = {name: had[name] & there for name in members}
         self._least, extra = divmod(len(partitions) * sharing, len(members))
-        # A larger quota goes to members with most earlier partitions, then to members with fewest from other
-        # pools.
+        # A larger quota goes to members with most earlier partitions, then with fewest from other pools.
         order = sorted(members, key=lambda name: (-len(self._earlier[name]), len(given[name]), name))
         self._larger = set(order[:extra])
 

@@ -44,8 +44,8 @@ class ShareStates(ShareKeeper):
 
     def begin(self, new: TopicsInfo, begins: Mapping[ShareKey, int], epoch: int) -> int:
         """Create the states of partitions at these start offsets, or begin them anew. Return their state
-        epoch, which is `epoch`, or larger if a state already had a larger epoch; the group's epoch must not
-        stay below. Raises the errors of `write` and of the state log.
+        epoch, which is `epoch`, or larger if a state already had a larger epoch; the caller must raise the
+        group's epoch to it. Raises the errors of `write` and of the state log.
         """
         noted = begun(self.group.partitions, new)
         if noted != self.group.partitions:

@@ -27,7 +27,8 @@ class AckStep(NamedTuple):
     type: int
 
 
-_step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckStep)  # a call of C
+# constructed in C, which is faster
+_step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckStep)
 
 
 def check_form(batches: Sequence[AckBatch]) -> None:

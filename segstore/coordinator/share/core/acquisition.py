@@ -22,7 +22,7 @@ from segstore.coordinator.share.core.values import (
 class Acquisition:
     """One grant over the batches that were read (rules Q18 to Q26, Q42 to Q44 of docs/queue-rules.md).
 
-    `want`: the number of offsets, up to the end of a record batch (BATCH_OPTIMIZED) or exactly limited
+    `want`: the number of offsets, continued to the end of a record batch (BATCH_OPTIMIZED), or at most
     (RECORD_LIMIT). `piece`: the least number of new offsets that come in flight together, if there are as
     many.
     """

@@ -17,7 +17,7 @@ from segstore.coordinator.share.core.values import Durable, StateBatch
 K = TypeVar("K")
 
 _MOST_PENDING = 1024
-"""A fold combines its batches once more than this many, plus those of its snapshot, are uncombined."""
+"""A fold combines batches when more than this number, plus that of its snapshot's batches, are uncombined."""
 
 
 class StateDelta(NamedTuple):
@@ -32,7 +32,8 @@ class StateDelta(NamedTuple):
     batches: tuple[StateBatch, ...] = ()
 
 
-_durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)  # a call of C
+# constructed in C, which is faster
+_durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)
 
 
 # --- batches ---------------------------------------------------------------------------------------

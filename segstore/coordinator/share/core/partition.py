@@ -37,7 +37,8 @@ from segstore.coordinator.share.core.writes import PendingWrite
 ARCHIVING = RecordState.ARCHIVING
 REJECT = AcknowledgeType.REJECT
 NOTHING = Outcome()
-_outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)  # a call of C
+# constructed in C, which is faster
+_outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)
 
 
 class SharePartition:
@@ -117,7 +118,7 @@ class SharePartition:
         return self._flight.locks.earliest()
 
     def acquired_by(self, member: str) -> tuple[Acquired, ...]:
-        """Return the offsets that a member holds, without those that have a pending write."""
+        """Return the offsets that a member holds, except offsets with a pending write."""
         runs = self._flight.runs
         held = (run for run in runs if run.lock and run.lock.owner == member and not run.write)
         return tuple(Acquired(run.first, run.last, run.count) for run in held)

@@ -113,7 +113,7 @@ class StateRuns:
             yield runs[at]
 
     def overlapping(self, first: int, last: int) -> list[StateRun]:
-        """Return the runs that have an offset from `first` to `last`, uncut."""
+        """Return the runs with an offset from `first` to `last`, without cutting them."""
         begin = bisect_right(self._firsts, first) - 1
         if begin < 0 or first > self._runs[begin].last:
             begin += 1

@@ -68,8 +68,8 @@ class ShareSession(Generic[P]):
         return partitions[at:] + partitions[:at]
 
     def answered(self, results: Mapping[P, SharedResult]) -> list[P]:
-        """Return the partitions of `results` that the answer includes, in order (rule Q91): those with
-        records or acknowledgements, with an error now or in the last answer, and new ones.
+        """Return the partitions of `results` that the answer includes, in order (rule Q91): partitions with
+        records or acknowledgements, with an error now or in the last answer, and new partitions.
         """
         included = []
         for partition, result in results.items():

@@ -1,5 +1,4 @@
-"""The load of a share partition's durable state: its checks, its cut, and the offsets in flight (Kafka:
-SharePartition.maybeInitialize).
+"""The load of a share partition's durable state, with its checks (Kafka: SharePartition.maybeInitialize).
 
 Pure functions.
 """
