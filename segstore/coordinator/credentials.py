@@ -67,14 +67,14 @@ class ScramCredentials:
                     f"{', '.join(MECHANISMS)}"
                 )
         with self._lock:
-            merged = {user: dict(held) for user, held in self._held.items()}
+            merged = {user: dict(by_mechanism) for user, by_mechanism in self._held.items()}
             for (user, mechanism), credential in changes.items():
-                held = merged.setdefault(user, {})
+                by_mechanism = merged.setdefault(user, {})
                 if credential is None:
-                    held.pop(mechanism, None)
+                    by_mechanism.pop(mechanism, None)
                 else:
-                    held[mechanism] = credential
-            kept = {user: held for user, held in merged.items() if held}
+                    by_mechanism[mechanism] = credential
+            kept = {user: by_mechanism for user, by_mechanism in merged.items() if by_mechanism}
             with os_errors():
                 self._writer.kept.set_credentials(kept)
             self._held = kept

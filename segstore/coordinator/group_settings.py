@@ -140,8 +140,8 @@ class GroupSettings:
             self._check(wanted)
             if validate_only:
                 return
-            held = {**self._held, group: wanted}
-            kept = {name: config for name, config in held.items() if config.explicit}
+            merged = {**self._held, group: wanted}
+            kept = {name: config for name, config in merged.items() if config.explicit}
             with os_errors():
                 self._writer.kept.set_group_configs(kept)
             self._held = kept

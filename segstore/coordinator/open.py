@@ -154,9 +154,8 @@ def end_transactions(store: Store) -> None:
         if SHARE_GROUP_STATE in topics:
             cut_shares(store, writer)
         info = topics.get(TRANSACTION_STATE)
-        # After a power cut partitions may have transactions that are not in `__transaction_state`. All
-        # partitions
-        # are searched for them only here.
+        # After a power cut partitions may have transactions that are not in `__transaction_state`. They are
+        # searched for only here.
         if info is None or not info.ours or not (writer.unstable() or writer.opened()):
             return
         from segstore.coordinator.transaction.coordinator import TransactionCoordinator

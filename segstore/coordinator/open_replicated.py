@@ -55,11 +55,11 @@ def open_replicated(
     directory in the place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError,
     InvalidTypeError.
     """
-    given = given_paths(paths, witness)  # before the wait, during which the current directory may change
+    all_paths = given_paths(paths, witness)  # before the wait, during which the current directory may change
     opened = partial(
         opening.open_replicated,
-        given if witness is None else given[:-1],
-        witness=None if witness is None else given[-1],
+        all_paths if witness is None else all_paths[:-1],
+        witness=None if witness is None else all_paths[-1],
         adopt=adopt,
         config=config,
         clock=clock,

@@ -177,8 +177,8 @@ def fault(made: GroupConfig, store: StoreConfig) -> str | None:
     bounds, or two contradict each other (Kafka: GroupConfig.validateValues).
     """
     known = bounds(store)
-    given = {name: _value(name, made) for name in known if name in made.explicit}
-    for name, value in given.items():
+    explicit = {name: _value(name, made) for name in known if name in made.explicit}
+    for name, value in explicit.items():
         bound = known[name]
         if not bound.least <= value <= bound.most:
             text = f"group.{name.replace('share.', 'share.{}.', 1)}"
@@ -186,7 +186,7 @@ def fault(made: GroupConfig, store: StoreConfig) -> str | None:
                 f"{name}={value}: {name} must be in the range {bound.least} to {bound.most} inclusive, the "
                 f"store's {text.format('min')} and {text.format('max')}"
             )
-    timing = _timing({name: given.get(name, bound.of_store) for name, bound in known.items()})
+    timing = _timing({name: explicit.get(name, bound.of_store) for name, bound in known.items()})
     if timing.session_timeout_ms <= timing.heartbeat_interval_ms:
         return (
             f"share.session.timeout.ms={timing.session_timeout_ms}: must be greater than "

@@ -271,16 +271,16 @@ class Groups(Looking):
 
     def _delete_share_offsets(self, group: str, chosen: Sequence[TopicPartition]) -> set[TopicPartition]:
         topics = {tp.topic for tp in chosen}
-        held = {part.partition for part in self.describe(group).partitions if part.partition.topic in topics}
-        left = sorted(held - set(chosen))
-        if left:
+        owned = {part.partition for part in self.describe(group).partitions if part.partition.topic in topics}
+        unnamed = sorted(owned - set(chosen))
+        if unnamed:
             raise InvalidArgumentError(
-                f"{left[0].topic}-{left[0].partition} is not named: share group {group!r} gives up a topic "
-                "as a whole"
+                f"{unnamed[0].topic}-{unnamed[0].partition} is not named: share group {group!r} gives up a "
+                "topic as a whole"
             )
-        there = sorted({tp.topic for tp in held})
+        there = sorted({tp.topic for tp in owned})
         _raise_first(self._share_coordinator().delete_share_offsets(group, there).values())
-        return held
+        return owned
 
     def _writer(self) -> GroupOffsets:
         return shared(self._store, GroupOffsets)

@@ -312,8 +312,8 @@ def _read_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Durab
     numbers = {key: partition_among(str(key), ids, len(ids)) for key in keys if ids}
     there = set(numbers.values()).intersection(ids)
     tables = {number: understand(store.partition(TOPIC, number))[0] for number in there}
-    held = {key: tables[number].find(key) for key, number in numbers.items() if number in tables}
-    return {key: None if each is None else each.fold.state for key, each in held.items()}
+    states = {key: tables[number].find(key) for key, number in numbers.items() if number in tables}
+    return {key: None if each is None else each.fold.state for key, each in states.items()}
 
 
 def _type(record: GroupRecord | None) -> str | None:

@@ -56,8 +56,8 @@ class Inboxes:
         of an append if ids that only one directory has can't be written to the topic.
         """
         side = self._side
-        held = [adoption for directory in side.manager.online for adoption in directory.writer.inbox.ids]
-        self._ids.bring(store, held)
+        adoptions = [adoption for directory in side.manager.online for adoption in directory.writer.inbox.ids]
+        self._ids.bring(store, adoptions)
         side.inbox, side.directory_began = self, self.begin
         for directory in side.manager.online:
             self.begin(directory)

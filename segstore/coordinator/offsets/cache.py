@@ -62,42 +62,43 @@ class OffsetsCache:
 
     def _look_up(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
         """Return the result of `look` on a partition's state, called under the partition's lock."""
-        held = self._partition(partition)
+        cached = self._partition(partition)
         # Not a generator-based context manager: an interrupt's exception would keep its frame, and the lock.
-        with held.lock:
-            return look(self._state(held))
+        with cached.lock:
+            return look(self._state(cached))
 
     def _partition(self, number: int) -> CachedPartition:
         with self._lock:
             return self._partitions.setdefault(number, CachedPartition(number))
 
-    def _state(self, held: CachedPartition) -> OffsetsState:
-        if held.state is None:
-            source = self._topic.log(held.number)
+    def _state(self, cached: CachedPartition) -> OffsetsState:
+        if cached.state is None:
+            source = self._topic.log(cached.number)
             if source is None:
                 # A missing topic's state is not cached: the number of its partitions is not known yet.
                 return OffsetsState()
             source.check_committed()
-            held.is_sure = held.is_sure or source.shows_all  # read before the load, so that the load sees all
+            # read before the load, so that the load sees all
+            cached.is_sure = cached.is_sure or source.shows_all
             state = load(source)
-            if not held.is_sure:
+            if not cached.is_sure:
                 return state  # not cached: records may be committed later
-            held.state = state
-        return held.state
+            cached.state = state
+        return cached.state
 
     def check_decided(self, group: str) -> None:
         """Raise OffsetNotAvailableError if a write to the group's partition has failed, and may still be
         committed.
         """
-        held = self._partition(self.partition_for(group))
-        with held.lock:
-            self._check_decided(held, group)
+        cached = self._partition(self.partition_for(group))
+        with cached.lock:
+            self._check_decided(cached, group)
 
-    def _check_decided(self, held: CachedPartition, group: str) -> None:
-        source = None if held.is_sure else self._topic.log(held.number)
+    def _check_decided(self, cached: CachedPartition, group: str) -> None:
+        source = None if cached.is_sure else self._topic.log(cached.number)
         if source is not None and not source.shows_all:  # a frequent check, which loads nothing
             raise OffsetNotAvailableError(
-                f"group {group!r}: it is not known yet whether the last write of {TOPIC}-{held.number} "
+                f"group {group!r}: it is not known yet whether the last write of {TOPIC}-{cached.number} "
                 "is committed"
             )
 
@@ -109,22 +110,22 @@ class OffsetsCache:
         `write` was interrupted, or its records are not committed yet.
         """
         target = self._topic.writable(group)
-        held = self._partition(target.partition)
-        with held.lock:
-            self._check_decided(held, group)  # a later write would be committed after the undecided one
-            state = self._state(held)
+        cached = self._partition(target.partition)
+        with cached.lock:
+            self._check_decided(cached, group)  # a later write would be committed after the undecided one
+            state = self._state(cached)
             if checked:
                 state.known(group)
-            known, was_sure = held.state, held.is_sure
-            held.state, held.is_sure = None, False
+            known, was_sure = cached.state, cached.is_sure
+            cached.state, cached.is_sure = None, False
             try:
                 found = write(state, OffsetsWriter(target, self._config, self._clock()))
             except SegstoreError as error:
                 if not may_be_written(error):
-                    held.state, held.is_sure = known, was_sure
+                    cached.state, cached.is_sure = known, was_sure
                 raise
             # The committed records include every record that was appended before them.
-            held.state, held.is_sure = known, True
+            cached.state, cached.is_sure = known, True
             return found
 
     def _drop(
@@ -136,10 +137,10 @@ class OffsetsCache:
         whole: bool,
     ) -> None:
         """Write tombstones of offsets, and with `whole` of the group's membership too."""
-        held = state.groups.get(group, GroupState())
-        members = list(held.consumer) if whole else []
-        shares = list(held.share) if whole else []
-        is_classic = whole and held.record is not None
+        group_state = state.groups.get(group, GroupState())
+        members = list(group_state.consumer) if whole else []
+        shares = list(group_state.share) if whole else []
+        is_classic = whole and group_state.record is not None
         keys = [offset_key(group, tp) for tp in sorted(gone)] + [group_key(group)] * is_classic
         keys += [consumer_key(group, each) for each in members]
         keys += [share_key(group, each) for each in shares]

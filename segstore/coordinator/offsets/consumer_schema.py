@@ -313,8 +313,8 @@ def _parse_epochs(rows: list[Any]) -> AssignmentEpochs:
     since: dict[bytes, dict[int, int]] = {}
     for row in rows:
         if row.assignment_epochs:
-            given = zip(row.partitions, row.assignment_epochs, strict=True)
-            since.setdefault(row.topic_id, {}).update(given)
+            pairs = zip(row.partitions, row.assignment_epochs, strict=True)
+            since.setdefault(row.topic_id, {}).update(pairs)
     return since
 
 

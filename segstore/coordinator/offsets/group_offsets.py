@@ -98,8 +98,15 @@ class OffsetsCleanup(ShareRecords):
     def _seen(
         self, partition: int, state: OffsetsState
     ) -> dict[str, tuple[GroupRecord | None, set[StoredCommit]]]:
-        found = {name: held for name, held in state.groups.items() if self._may_expire(name, partition)}
-        return {name: (held.record, set(held.offsets.values())) for name, held in found.items()}
+        found = {
+            name: group_state
+            for name, group_state in state.groups.items()
+            if self._may_expire(name, partition)
+        }
+        return {
+            name: (group_state.record, set(group_state.offsets.values()))
+            for name, group_state in found.items()
+        }
 
     def _may_expire(self, group: str, partition: int) -> bool:
         """Return whether this is the group's partition; in a copy of a broker's directory a record may be in
@@ -117,16 +124,24 @@ class OffsetsCleanup(ShareRecords):
         state: OffsetsState,
     ) -> set[TopicPartition]:
         """Delete the group's old offsets, except offsets committed after `seen` was read."""
-        held = state.groups.get(group)
-        if held is None or held.refused or held.foreign or held.record is not record:
+        group_state = state.groups.get(group)
+        if (
+            group_state is None
+            or group_state.refused
+            or group_state.foreign
+            or group_state.record is not record
+        ):
             return set()
         retention = self._config.offsets_retention_minutes * _MINUTE_MS
         pending = state.pending_of(group)
-        old = {tp for tp in expired(held, since, now, retention) if held.offsets[tp] in seen} - pending
-        old |= held.offsets.keys() - self._topic.held(held.offsets).keys()  # offsets of deleted topics
-        nothing_left = len(old) == len(held.offsets) and not pending
-        kept = record is not None or bool(held.consumer)
-        whole = nothing_left and since is not None and kept and not held.has_consumers
+        old = {
+            tp for tp in expired(group_state, since, now, retention) if group_state.offsets[tp] in seen
+        } - pending
+        # offsets of deleted topics
+        old |= group_state.offsets.keys() - self._topic.held(group_state.offsets).keys()
+        nothing_left = len(old) == len(group_state.offsets) and not pending
+        kept = record is not None or bool(group_state.consumer)
+        whole = nothing_left and since is not None and kept and not group_state.has_consumers
         if old or whole:
             self._writing(group, lambda state, writer: self._drop(state, writer, group, old, whole))
         return old
@@ -139,11 +154,11 @@ class OffsetsCleanup(ShareRecords):
         """Return since when a group is empty, without a coordinator: members of a classic group ended with
         the last process at the latest; members of a consumer group may come back.
         """
-        held = self._look_up(
+        group_state = self._look_up(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())
         )
-        record = held.record
-        if held.has_consumers:
+        record = group_state.record
+        if group_state.has_consumers:
             return None
         if record is None:
             return -1
@@ -160,8 +175,8 @@ class OffsetsCleanup(ShareRecords):
 
     def _forget_topic(self, partition: int, topic: str, state: OffsetsState) -> None:
         for group in sorted(state.names()):
-            held = state.groups.get(group, GroupState()).offsets
-            gone = {tp for tp in {*held, *state.pending_of(group)} if tp.topic == topic}
+            own = state.groups.get(group, GroupState()).offsets
+            gone = {tp for tp in {*own, *state.pending_of(group)} if tp.topic == topic}
             if gone and self._topic.partition_for(group) == partition:
                 self._writing(group, partial(self._drop_from, group, gone), checked=False)
 
@@ -254,9 +269,9 @@ class GroupOffsets(OffsetsCleanup):
         topic, after its markers were written: committed offsets count, others are dropped.
         """
         with self._lock:
-            read = [held for number, held in self._partitions.items() if number in partitions]
-        for held in read:
-            while not _ended(held, producer_id, committed):
+            loaded = [cached for number, cached in self._partitions.items() if number in partitions]
+        for cached in loaded:
+            while not _ended(cached, producer_id, committed):
                 """The lock is held by a late write; without this loop memory would miss the end."""
 
     def fetch(
@@ -277,8 +292,8 @@ class GroupOffsets(OffsetsCleanup):
         """
 
         def look(state: OffsetsState) -> dict[TopicPartition, OffsetAndMetadata]:
-            held = state.usable(group).offsets
-            wanted = held if partitions is None else {tp: held[tp] for tp in partitions if tp in held}
+            own = state.usable(group).offsets
+            wanted = own if partitions is None else {tp: own[tp] for tp in partitions if tp in own}
             return self._topic.held(wanted)
 
         return self._look_up(self.partition_for(group), look)
@@ -297,8 +312,8 @@ class GroupOffsets(OffsetsCleanup):
             return set()
 
         def write(state: OffsetsState, writer: OffsetsWriter) -> set[TopicPartition]:
-            held, pending = state.usable(group), state.pending_of(group)
-            there = set(held.offsets) | pending
+            group_state, pending = state.usable(group), state.pending_of(group)
+            there = set(group_state.offsets) | pending
             gone = there if partitions is None else there & set(partitions)
             self._drop(state, writer, group, gone, whole=partitions is None)
             return gone
@@ -365,12 +380,12 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
 
-def _ended(held: CachedPartition, producer_id: int, committed: bool) -> bool:
+def _ended(cached: CachedPartition, producer_id: int, committed: bool) -> bool:
     """Apply the end of a producer's transaction; return False if the partition could not be locked."""
-    with suppress(OffsetNotAvailableError), held.lock:
+    with suppress(OffsetNotAvailableError), cached.lock:
         # A partition that is loaded later is loaded with its marker.
-        if held.state is not None:
-            held.state.end(producer_id, committed)
+        if cached.state is not None:
+            cached.state.end(producer_id, committed)
         return True
     return False
 

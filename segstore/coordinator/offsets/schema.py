@@ -191,16 +191,16 @@ def parse_group(group: str, data: bytes) -> GroupRecord:
     )
 
 
-def _parse_member(held: Any) -> MemberRecord:
+def _parse_member(row: Any) -> MemberRecord:
     # Version 0 has one timeout for both session and rebalance.
-    rebalance = held.session_timeout if held.rebalance_timeout == -1 else held.rebalance_timeout
+    rebalance = row.session_timeout if row.rebalance_timeout == -1 else row.rebalance_timeout
     return MemberRecord(
-        held.member_id,
-        held.group_instance_id,
-        held.client_id,
-        held.client_host,
+        row.member_id,
+        row.group_instance_id,
+        row.client_id,
+        row.client_host,
         rebalance,
-        held.session_timeout,
-        held.subscription,
-        held.assignment,
+        row.session_timeout,
+        row.subscription,
+        row.assignment,
     )

@@ -33,7 +33,8 @@ class ShareRecords(OffsetsCache):
         found: list[str] = []
         for partition in self._topic.ids:
             found += self._look_up(
-                partition, lambda state: [name for name, held in state.groups.items() if held.share]
+                partition,
+                lambda state: [name for name, group_state in state.groups.items() if group_state.share],
             )
         return sorted(found)
 

@@ -165,7 +165,7 @@ def _body(kind: Any, value: ShareValue) -> Any:
 
 
 def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
-    return [kind(topic_id=topic_id, partitions=sorted(held)) for topic_id, held in assignment.items()]
+    return [kind(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
 
 
 def _topics(kind: Any, topics: TopicsInfo) -> list[Any]:

@@ -95,23 +95,23 @@ class OffsetsState:
         """Return the group's state. Raises UnsupportedVersionError if a record of the group has a newer
         version.
         """
-        held = self.groups.get(group, _NOTHING)
-        if held.refused:
-            raise UnsupportedVersionError(f"group {group!r}: {next(iter(held.refused.values()))}")
-        return held
+        group_state = self.groups.get(group, _NOTHING)
+        if group_state.refused:
+            raise UnsupportedVersionError(f"group {group!r}: {next(iter(group_state.refused.values()))}")
+        return group_state
 
     def known(self, group: str) -> GroupState:
         """Return the group's state. Raises UnsupportedVersionError if a record of the group has a newer
         version, or is of an unknown group protocol.
         """
-        held = self.usable(group)
-        if held.foreign:
-            kinds = sorted(set(held.foreign.values()))
+        group_state = self.usable(group)
+        if group_state.foreign:
+            kinds = sorted(set(group_state.foreign.values()))
             raise UnsupportedVersionError(
                 f"group {group!r} is of a newer group protocol (record types {kinds}): only its offsets can "
                 "be read"
             )
-        return held
+        return group_state
 
     def pending_of(self, group: str) -> set[TopicPartition]:
         """Return the partitions for which open transactions have committed offsets."""
@@ -129,9 +129,9 @@ class OffsetsState:
 
     def drop_offset(self, group: str, partition: TopicPartition, at: int) -> None:
         """Apply a tombstone of an offset."""
-        held = self.groups.get(group)
-        if held is not None:
-            held.offsets.pop(partition, None)
+        group_state = self.groups.get(group)
+        if group_state is not None:
+            group_state.offsets.pop(partition, None)
             self._forget_empty(group)
         self._overtake(group, partition, at)
 
@@ -174,17 +174,17 @@ class OffsetsState:
 
     def end(self, producer_id: int, committed: bool) -> None:
         """Apply the end of a producer's transaction."""
-        for (group, partition), held in self.pending.pop(producer_id, {}).items():
+        for (group, partition), stored in self.pending.pop(producer_id, {}).items():
             if committed:
-                self.put_offset(group, partition, held.commit, held.at)
+                self.put_offset(group, partition, stored.commit, stored.at)
 
     def _overtake(self, group: str, partition: TopicPartition, at: int) -> None:
         """Drop the pending commits of a key that lie before a newer record of the key, because they can't
         count any more.
         """
         for producer_id, keys in list(self.pending.items()):
-            held = keys.get((group, partition))
-            if held is not None and held.at < at:
+            stored = keys.get((group, partition))
+            if stored is not None and stored.at < at:
                 del keys[group, partition]
                 if not keys:
                     del self.pending[producer_id]
@@ -205,19 +205,23 @@ has members.
 """
 
 
-def expired(held: GroupState, since: int | None, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+def expired(
+    group_state: GroupState, since: int | None, now_ms: int, retention_ms: int
+) -> list[TopicPartition]:
     """Return the partitions whose committed offsets have outlived the retention. It counts from the time when
     the group became empty; if the group never had members, or no member subscribes to the topic, it counts
     from the commit.
     """
-    record = held.record
+    record = group_state.record
     if since is not None:
         base = since if record is not None and record.protocol_type else -1
-        return [tp for tp, own in held.offsets.items() if _over(own.commit, base, now_ms, retention_ms)]
-    wanted = consumed(held.consumer) if held.has_consumers else _subscribed(record)
+        return [
+            tp for tp, own in group_state.offsets.items() if _over(own.commit, base, now_ms, retention_ms)
+        ]
+    wanted = consumed(group_state.consumer) if group_state.has_consumers else _subscribed(record)
     if wanted is None:
         return []
-    unwanted = {tp: own for tp, own in held.offsets.items() if tp.topic not in wanted}
+    unwanted = {tp: own for tp, own in group_state.offsets.items() if tp.topic not in wanted}
     return [tp for tp, own in unwanted.items() if _over(own.commit, -1, now_ms, retention_ms)]
 
 
@@ -252,8 +256,7 @@ def _subscribed(record: GroupRecord | None) -> set[str] | None:
 
 # --- load --------------------------------------------------------------------------------------
 
-# Loading a partition of `__consumer_offsets`, also of a broker's directory. On disk: only reads. Threads:
-# any.
+# Loading a partition of `__consumer_offsets`, also a broker's. On disk: only reads. Threads: any.
 
 
 def load(source: PartitionLog) -> OffsetsState:
@@ -301,8 +304,8 @@ def _put(state: OffsetsState, data: bytes, key: Key, record: LastRecord, produce
         parsed = None if value is None else parse_consumer_value(key.record.kind, value)
         state.put_consumer(*key, parsed)
     elif isinstance(key, ShareGroupKey):
-        held = None if value is None else parse_share_value(key.record.kind, value)
-        state.put_share(*key, held)
+        share_value = None if value is None else parse_share_value(key.record.kind, value)
+        state.put_share(*key, share_value)
     elif isinstance(key, ForeignKey):
         if value is not None:
             state.put_foreign(key.group, data, key.kind)

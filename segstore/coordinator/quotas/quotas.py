@@ -116,7 +116,7 @@ class Quotas:
             merged = {**self._limits.get(entity, {}), **checked}
             kept = {rate: bound for rate, bound in merged.items() if bound is not None}
             limits = {**self._limits, entity: kept}
-            limits = {each: held for each, held in limits.items() if held}
+            limits = {each: bounds for each, bounds in limits.items() if bounds}
             with os_errors():
                 self._writer.kept.set_limits(limits)
             self._limits = limits

@@ -207,11 +207,11 @@ class ShareFetch:
         """Read a partition's log, and acquire records. If all records that were read get archived, for
         example as records of aborted transactions, the next records are read.
         """
-        leader, at, left = fetch.leader, -1, self._terms.max_reads
+        leader, at, reads_left = fetch.leader, -1, self._terms.max_reads
         following: _GrantFetch | None = fetch
         try:
-            while following is not None and following.offset > at and left > 0:
-                at, left = following.offset, left - 1
+            while following is not None and following.offset > at and reads_left > 0:
+                at, reads_left = following.offset, reads_left - 1
                 read = self._read(following, max_bytes)
                 if read is None or self._grant(following, read):
                     return

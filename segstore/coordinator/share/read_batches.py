@@ -124,12 +124,13 @@ def _headers(
 def _aborted(source: PartitionLog, batches: Sequence[ReadBatch]) -> list[OffsetRange]:
     """Return the offsets of batches that belong to aborted transactions (rule Q44)."""
     rows = outcomes(source).aborted
-    near = rows[(rows[:, 2] >= batches[0].base) & (rows[:, 1] <= batches[-1].last)].tolist()
+    overlapping = rows[(rows[:, 2] >= batches[0].base) & (rows[:, 1] <= batches[-1].last)].tolist()
     return [
         OffsetRange(each.base, each.last)
         for each in batches
         if not each.is_control
         and any(
-            each.producer_id == producer and first <= each.base <= last for producer, first, last, _ in near
+            each.producer_id == producer and first <= each.base <= last
+            for producer, first, last, _ in overlapping
         )
     ]

@@ -77,8 +77,8 @@ class StateLog:
         """
 
         def find(table: StateTable) -> Durable | None:
-            held = table.find(key)
-            return None if held is None else held.fold.state
+            state = table.find(key)
+            return None if state is None else state.fold.state
 
         return self._partition(self.partition_for(key)).look(find)
 
@@ -119,8 +119,8 @@ class StateLog:
 
     def write_may_wait(self, key: ShareKey) -> bool:
         """Return whether `write` of a state may wait for disks, replicas or other threads."""
-        held = self._partitions.get(self.partition_for(key))
-        return held is None or held.may_wait
+        state_partition = self._partitions.get(self.partition_for(key))
+        return state_partition is None or state_partition.may_wait
 
     def raise_epoch(self, key: ShareKey, state_epoch: int, durable: Durable) -> None:
         """Replace a state by `durable` with this state epoch; its start may be lower than before. Raises the
@@ -149,12 +149,12 @@ class StateLog:
         """Delete the records before the latest snapshots of all share partitions, in the loaded partitions of
         the topic. Raises StorageError, OffsetNotAvailableError.
         """
-        for held in self._read():
-            self._prune(held)
+        for state_partition in self._read():
+            self._prune(state_partition)
 
-    def _prune(self, held: StatePartition) -> None:
-        point = held.glance(lambda table: table.prune.offset)
-        source = self._topic.log(held.number)
+    def _prune(self, state_partition: StatePartition) -> None:
+        point = state_partition.glance(lambda table: table.prune.offset)
+        source = self._topic.log(state_partition.number)
         if point is None or source is None or point <= source.start_offset:
             return
         partition = source.partition_led()
@@ -170,22 +170,22 @@ class StateLog:
         Raises the errors of `delete`.
         """
         before = self._clock() - self._config.share_coordinator_cold_partition_snapshot_interval_ms
-        for held in self._read():
-            cold = held.glance(partial(_cold, before=before))
+        for state_partition in self._read():
+            cold = state_partition.glance(partial(_cold, before=before))
             if cold:
                 requests = [ColdRequest(key, before) for key in cold]
-                held.write(requests)
+                state_partition.write(requests)
                 _raise_first(requests)
 
     # --- partitions ----------------------------------------------------------------------------
 
     def _partition(self, number: int) -> StatePartition:
-        held = self._partitions.get(number)
-        if held is None:
+        state_partition = self._partitions.get(number)
+        if state_partition is None:
             with self._lock:
                 new = StatePartition(number, self._topic, self._config, self._clock)
-                held = self._partitions.setdefault(number, new)
-        return held
+                state_partition = self._partitions.setdefault(number, new)
+        return state_partition
 
     def _read(self) -> list[StatePartition]:
         with self._lock:
@@ -198,7 +198,7 @@ class StateLog:
         return sorted(found)
 
     def _write(self, requests: Sequence[StateRequest]) -> None:
-        """Write requests, and set their outcomes."""
+        """Write the records of requests, and set the requests' outcomes."""
         partition_for, partitions = self._topic.seen().partition_for, self._partitions
         by_partition: dict[int, list[StateRequest]] = defaultdict(list)
         for request in requests:

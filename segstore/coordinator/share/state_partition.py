@@ -130,15 +130,15 @@ class StatePartition:
 
     def _write_all(self) -> None:
         """Write all queued requests, including this thread's own."""
-        taken: list[StateRequest] = []
+        queued: list[StateRequest] = []
         try:
             while self._queue:
-                taken += self._queue.popleft()
-            self._serve(deque(taken))
+                queued += self._queue.popleft()
+            self._serve(deque(queued))
         except SegstoreError as error:
-            _end(taken, error)
+            _end(queued, error)
         finally:
-            for request in taken:
+            for request in queued:
                 if not request.is_done:
                     request.end(self._interrupted())
 
@@ -171,17 +171,17 @@ class StatePartition:
         while waiting:
             request = waiting[0]
             try:
-                held = table.find(request.key)
+                current = table.find(request.key)
                 before = ahead.get(request.key)
-                if before is not None and not request.may_follow(held, before, terms):
+                if before is not None and not request.may_follow(current, before, terms):
                     break
-                change = request.change(held, before, terms)
+                change = request.change(current, before, terms)
                 if change is None:
                     request.end()
                 else:
                     drafted.append(_encoded(request, change))
                     if len(waiting) > 1:
-                        ahead[request.key] = ahead_of(held, before, change)
+                        ahead[request.key] = ahead_of(current, before, change)
             except SegstoreError as error:
                 request.end(error)
             waiting.popleft()

@@ -52,18 +52,18 @@ class Ahead(NamedTuple):
     updates: int
 
 
-def ahead_of(held: SharePartitionState | None, before: Ahead | None, change: StateChange) -> Ahead:
+def ahead_of(current: SharePartitionState | None, before: Ahead | None, change: StateChange) -> Ahead:
     """Return the earlier updates for the next request, after a change."""
-    head = _head(held, before)
+    head = _head(current, before)
     if change.delta is None or head is None:
         return Ahead(None, 0)
     return Ahead(changed(head, change.delta), 1 if before is None else before.updates + 1)
 
 
-def _head(held: SharePartitionState | None, before: Ahead | None) -> Durable | None:
+def _head(current: SharePartitionState | None, before: Ahead | None) -> Durable | None:
     if before is not None:
         return before.head
-    return None if held is None else held.fold.head
+    return None if current is None else current.fold.head
 
 
 class Update(NamedTuple):
@@ -97,14 +97,14 @@ class StateRequest:
         self.error, self.is_done = error, True
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
         """Return the record to write, None if none is needed. Raises SegstoreError if the request
         is refused.
         """
         raise NotImplementedError
 
-    def may_follow(self, held: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
+    def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
         """Return whether this request may be in one append with earlier requests of its share partition."""
         return False
 
@@ -119,33 +119,33 @@ class UpdateRequest(StateRequest):
         self.error = None
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
         update = self.update
         _check_numbers(self.key, update)
-        state = _head(held, ahead)
-        if held is None or state is None:
+        state = _head(current, ahead)
+        if current is None or state is None:
             raise _not_initialised(self.key)
-        known = held.leader_epoch if held.leader_epoch > state.leader_epoch else state.leader_epoch
+        known = current.leader_epoch if current.leader_epoch > state.leader_epoch else state.leader_epoch
         if update.leader_epoch < known:
             raise _led_anew(self.key, known, update.leader_epoch)
-        if update.state_epoch < held.state_epoch:
-            raise _begun_anew(self.key, held, update.state_epoch)
+        if update.state_epoch < current.state_epoch:
+            raise _begun_anew(self.key, current, update.state_epoch)
         terms.check_source(self.key)
         if update.lead and self._says_nothing(known, state):
             return None
         delta = self._delta(state)
-        if held.updates + (0 if ahead is None else ahead.updates) < terms.updates_per_snapshot:
+        if current.updates + (0 if ahead is None else ahead.updates) < terms.updates_per_snapshot:
             return _change((self.key, None, delta))
-        whole = apply_update(held.fold.state, delta)
+        whole = apply_update(current.fold.state, delta)
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
-    def may_follow(self, held: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
+    def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
         """Return True unless a snapshot is due: the snapshot must contain all earlier updates."""
         return (
-            held is not None
+            current is not None
             and ahead.head is not None
-            and held.updates + ahead.updates < terms.updates_per_snapshot
+            and current.updates + ahead.updates < terms.updates_per_snapshot
         )
 
     def _says_nothing(self, leader_epoch: int, state: Durable) -> bool:
@@ -172,12 +172,12 @@ class InitialiseRequest(StateRequest):
         self.state_epoch, self.start = state_epoch, start
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        state = None if held is None else held.fold.head
+        state = None if current is None else current.fold.head
         _check_numbers(self.key, Update(self.state_epoch, 0, self.start))
-        if held is not None:
-            _check_state_epoch(self.key, held, self.state_epoch)
+        if current is not None:
+            _check_state_epoch(self.key, current, self.state_epoch)
         terms.check_source(self.key)
         epoch = 0 if state is None else state.snapshot_epoch + 1
         complete = UNKNOWN if self.start == UNKNOWN else 0
@@ -195,12 +195,12 @@ class RaiseRequest(StateRequest):
         self.state_epoch, self.state = state_epoch, state
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        new, known = self.state, None if held is None else held.fold.head
-        if held is None or known is None:
+        new, known = self.state, None if current is None else current.fold.head
+        if current is None or known is None:
             raise _not_initialised(self.key)
-        _check_state_epoch(self.key, held, self.state_epoch)
+        _check_state_epoch(self.key, current, self.state_epoch)
         _check_numbers(self.key, Update(self.state_epoch, new.leader_epoch, *new[3:6]))
         snapshot = new._replace(
             snapshot_epoch=known.snapshot_epoch,
@@ -224,9 +224,9 @@ class ColdRequest(StateRequest):
         self.before = before
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        state = None if held is None else held.fold.state
+        state = None if current is None else current.fold.state
         if state is None or state.written_ms > self.before:
             return None
         return StateChange(self.key, _next(state, terms.now))
@@ -238,9 +238,9 @@ class TombstoneRequest(StateRequest):
     __slots__ = ()
 
     def change(
-        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+        self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        return None if held is None else StateChange(self.key)
+        return None if current is None else StateChange(self.key)
 
 
 def _next(state: Durable, now: int) -> Durable:
@@ -251,9 +251,9 @@ def _not_initialised(key: ShareKey) -> InvalidRequestError:
     return InvalidRequestError(f"share partition {key} is not initialised")
 
 
-def _check_state_epoch(key: ShareKey, held: SharePartitionState, epoch: int) -> None:
-    if epoch < held.state_epoch:
-        raise _begun_anew(key, held, epoch)
+def _check_state_epoch(key: ShareKey, current: SharePartitionState, epoch: int) -> None:
+    if epoch < current.state_epoch:
+        raise _begun_anew(key, current, epoch)
 
 
 def _led_anew(key: ShareKey, known: int, epoch: int) -> FencedLeaderEpochError:
@@ -262,9 +262,9 @@ def _led_anew(key: ShareKey, known: int, epoch: int) -> FencedLeaderEpochError:
     )
 
 
-def _begun_anew(key: ShareKey, held: SharePartitionState, epoch: int) -> FencedStateEpochError:
+def _begun_anew(key: ShareKey, current: SharePartitionState, epoch: int) -> FencedStateEpochError:
     return FencedStateEpochError(
-        f"share partition {key}: state epoch {epoch} is below {held.state_epoch}, which is known"
+        f"share partition {key}: state epoch {epoch} is below {current.state_epoch}, which is known"
     )
 
 

@@ -74,16 +74,16 @@ class StateTable:
         """Return the state of a share partition; None if it is not initialised. Raises
         UnsupportedVersionError.
         """
-        held = self._states.get(key)
-        if held is not None and held.newer:
-            raise UnsupportedVersionError(f"share partition {key}: {held.newer}")
-        return held
+        state = self._states.get(key)
+        if state is not None and state.newer:
+            raise UnsupportedVersionError(f"share partition {key}: {state.newer}")
+        return state
 
     def heads(self) -> Iterator[tuple[ShareKey, Durable]]:
         """Yield the states of usable share partitions, whose batches may be out of date."""
-        for key, held in self._states.items():
-            if held.fold.head is not None and not held.newer:
-                yield key, held.fold.head
+        for key, state in self._states.items():
+            if state.fold.head is not None and not state.newer:
+                yield key, state.fold.head
 
     def apply(self, change: StateChange, at: int) -> None:
         """Apply the change of the record at offset `at`."""
@@ -114,24 +114,24 @@ class StateTable:
         return self._states[key].leader_epoch if key in self._states else -1
 
     def _put(self, key: ShareKey, snapshot: Durable, at: int) -> None:
-        held = self._states.setdefault(key, SharePartitionState())
-        held.fold.snapshot(snapshot)
-        held.newer = ""
+        state = self._states.setdefault(key, SharePartitionState())
+        state.fold.snapshot(snapshot)
+        state.newer = ""
         # otherwise the snapshot was not one that updates had made due
-        if held.updates >= self.updates_per_snapshot:
-            held.updates = 0
-        held.state_epoch = max(held.state_epoch, snapshot.state_epoch)
-        held.leader_epoch = max(held.leader_epoch, snapshot.leader_epoch)
+        if state.updates >= self.updates_per_snapshot:
+            state.updates = 0
+        state.state_epoch = max(state.state_epoch, snapshot.state_epoch)
+        state.leader_epoch = max(state.leader_epoch, snapshot.leader_epoch)
         self.prune.snapshot(key, at)
 
     def _update(self, key: ShareKey, delta: StateDelta) -> None:
-        held = self._states.get(key)
-        if held is None:
-            held = self._states[key] = SharePartitionState()
-        held.fold.update(delta)
-        held.updates += 1
-        if delta.leader_epoch > held.leader_epoch:
-            held.leader_epoch = delta.leader_epoch
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = SharePartitionState()
+        state.fold.update(delta)
+        state.updates += 1
+        if delta.leader_epoch > state.leader_epoch:
+            state.leader_epoch = delta.leader_epoch
 
 
 # --- load ------------------------------------------------------------------------------------------

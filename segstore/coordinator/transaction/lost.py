@@ -98,13 +98,13 @@ class Lost:
             if not info.ours:
                 continue
             try:
-                held = transaction_markers.open_transactions(self._store.partition(*at))
+                transactions = transaction_markers.open_transactions(self._store.partition(*at))
             except SegstoreError as error:  # consumers of this partition fail too
                 if passes(error):
                     raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
                 continue
-            for each in held:
+            for each in transactions:
                 m = under_way.get((each.producer_id, at))
                 begin = Begin(at, info.topic_id, each.first_offset, each.leader_epoch)
                 dangling = Dangling(each.producer_id, each.producer_epoch, begin)

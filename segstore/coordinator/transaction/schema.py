@@ -71,7 +71,7 @@ def _rows(partitions: frozenset[TopicPartition]) -> Packed:
     """
     kind = structs("TransactionLogValue").PartitionsSchema
     topics = by_topic(sorted(partitions)).items()
-    rows = [kind(topic=topic, partition_ids=held) for topic, held in topics]
+    rows = [kind(topic=topic, partition_ids=numbers) for topic, numbers in topics]
     return packed("TransactionLogValue", VERSION, rows)
 
 

@@ -37,7 +37,9 @@ class KafkaPythonAssignment:
         return self.assigned_partitions
 
     def partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(topic, number) for topic, held in self.assigned_partitions for number in held]
+        return [
+            TopicPartition(topic, number) for topic, numbers in self.assigned_partitions for number in numbers
+        ]
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,13 @@ class Foreign:
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
         subscribed = {topic for subscription in members.values() for topic in subscription.topics}
         cluster = KafkaPythonCluster(
-            {topic: held for topic, held in partitions.items() if topic in subscribed}
+            {topic: numbers for topic, numbers in partitions.items() if topic in subscribed}
         )
-        asked = [
+        kafka_members = [
             KafkaPythonMember(member, subscription.group_instance_id, _metadata(subscription))
             for member, subscription in members.items()
         ]
-        found = self._assignor.assign(cluster, asked)
+        found = self._assignor.assign(cluster, kafka_members)
         return {member: sorted(_partitions(found[member])) if member in found else [] for member in members}
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
@@ -114,7 +116,7 @@ def _metadata(subscription: MemberSubscription) -> KafkaPythonSubscription:
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[OfTopic]:
-    return [OfTopic(topic, held) for topic, held in by_topic(partitions).items()]
+    return [OfTopic(topic, numbers) for topic, numbers in by_topic(partitions).items()]
 
 
 def _partitions(assignment: Any) -> Iterator[TopicPartition]:

@@ -118,7 +118,7 @@ class Balancer:
         fixed = {
             member: self.current.pop(member) for member in list(self.current) if not self._movable(member)
         }
-        before = {member: list(held) for member, held in self.current.items()}
+        before = {member: list(owned) for member, owned in self.current.items()}
         if not revoked:
             self._reassign([p for p in unassigned if len(self.takers[p]) > 1])
         moved = self._reassign([p for p in candidates if len(self.takers[p]) > 1])
@@ -145,16 +145,16 @@ class Balancer:
         scarce = sorted(self.takers, key=lambda p: (len(self.takers[p]), p))
         if self._fresh or not self._all_alike():
             return scarce
-        held = {member: [p for p in own if p in self.takers] for member, own in self.current.items()}
+        owned = {member: [p for p in own if p in self.takers] for member, own in self.current.items()}
         found: dict[TopicPartition, None] = {}
-        while held:
-            member = max(held, key=lambda m: (len(held[m]), m))
-            if not held[member]:
-                del held[member]
+        while owned:
+            member = max(owned, key=lambda m: (len(owned[m]), m))
+            if not owned[member]:
+                del owned[member]
                 continue
-            moved_before = [p for p in held[member] if p in self.previous]
-            partition = min(moved_before) if moved_before else held[member][-1]
-            held[member].remove(partition)
+            moved_before = [p for p in owned[member] if p in self.previous]
+            partition = min(moved_before) if moved_before else owned[member][-1]
+            owned[member].remove(partition)
             found[partition] = None
         return list(found | dict.fromkeys(scarce))
 
@@ -166,9 +166,9 @@ class Balancer:
         an existing partition was dropped.
         """
         revoked = False
-        for member, held in self.current.items():
-            for partition in [p for p in held if p not in self.wanted[member]]:
-                held.remove(partition)
+        for member, owned in self.current.items():
+            for partition in [p for p in owned if p not in self.wanted[member]]:
+                owned.remove(partition)
                 del self.owner[partition]
                 revoked |= partition in self.takers
         return [p for p in candidates if p not in self.owner], revoked
@@ -177,8 +177,8 @@ class Balancer:
 
     def _movable(self, member: str) -> bool:
         """Return whether the member may get a partition, or give one away."""
-        held = self.current[member]
-        return len(held) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in held)
+        owned = self.current[member]
+        return len(owned) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in owned)
 
     def _reassign(self, candidates: Sequence[TopicPartition]) -> bool:
         """Move partitions until no move makes the assignment more even; return whether any was moved."""
@@ -208,7 +208,7 @@ class Balancer:
 
     def _even(self) -> bool:
         """Return whether no member could get a partition from a member that has more partitions."""
-        counts = {member: len(held) for member, held in self.current.items()}
+        counts = {member: len(owned) for member, owned in self.current.items()}
         if min(counts.values()) >= max(counts.values()) - 1:
             return True
         return not any(
@@ -272,7 +272,9 @@ class StickyAssignor:
 def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
     """Encode StickyAssignorUserData, version 1, whose schema has no version field."""
     kind, out = structs(_USER_DATA), bytearray()
-    rows = [kind.TopicAssignment(topic=topic, partitions=held) for topic, held in by_topic(owned).items()]
+    rows = [
+        kind.TopicAssignment(topic=topic, partitions=numbers) for topic, numbers in by_topic(owned).items()
+    ]
     encode(kind(previous_assignment=rows, generation=generation), 1, out)
     return bytes(out)
 
@@ -316,8 +318,8 @@ class CooperativeStickyAssignor:
         wanted = Balancer(partitions, members, claims).run()
         owners = _owners(members)
         return {
-            member: [p for p in held if owners.get(p, {member}) == {member}]
-            for member, held in wanted.items()
+            member: [p for p in owned if owners.get(p, {member}) == {member}]
+            for member, owned in wanted.items()
         }
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:

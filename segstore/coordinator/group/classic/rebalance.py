@@ -315,8 +315,7 @@ class Rebalance:
 
     def _join_is_due(self, now: float) -> None:
         if self._delayed and self.newcomer and self._delay_left > 0:
-            # More members may come: group.initial.rebalance.delay.ms begins anew, up to the rebalance
-            # timeout.
+            # More members may come: the delay begins anew, up to the rebalance timeout.
             delay = min(self.delay_ms, self._delay_left)
             self._delay_left, self.newcomer = max(self._delay_left - delay, 0), False
             self.deadline = now + delay

@@ -116,9 +116,9 @@ class GroupDraft:
         """Remove members; the next heartbeat of a member assigns the group anew."""
         for member_id in member_ids:
             self._remove(member_id)
-        left = {each: member for each, member in self._group.members.items() if each not in member_ids}
-        self._forget_regexes(left.values())
-        self._raise(left, True)
+        remaining = {each: member for each, member in self._group.members.items() if each not in member_ids}
+        self._forget_regexes(remaining.values())
+        self._raise(remaining, True)
 
     def _remove(self, member_id: str) -> None:
         for kind in (GroupRecordType.CURRENT, GroupRecordType.TARGET, GroupRecordType.MEMBER):
@@ -146,8 +146,8 @@ class GroupDraft:
         changed = False
         for regex in sorted(wanted):
             found = self._topics.matching(regex, may_describe)
-            held = self._regexes.get(regex)
-            if held is None or held.topics != found:
+            known = self._regexes.get(regex)
+            if known is None or known.topics != found:
                 changed = True
                 self._put_regex(regex, found)
         return changed or old != new
@@ -161,7 +161,7 @@ class GroupDraft:
         used = {member.subscription.topic_regex for member in members}
         for regex in self._regexes.keys() - used:
             self.changes.append((RecordKey(GroupRecordType.REGEX, regex), None))
-        self._regexes = {each: held for each, held in self._regexes.items() if each in used}
+        self._regexes = {each: known for each, known in self._regexes.items() if each in used}
 
     def _names(self) -> _Topics:
         """Return a cached function from subscriptions to topics, because many members subscribe alike."""

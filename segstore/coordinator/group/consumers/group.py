@@ -180,8 +180,8 @@ class ConsumerGroup:
 
     def classic_protocols(self) -> frozenset[str] | None:
         """Return the protocols that all classic members have in common; None without a classic member."""
-        held = [member.subscription.classic for member in self.members.values()]
-        names = [frozenset(name for name, _ in each.protocols) for each in held if each is not None]
+        classics = [member.subscription.classic for member in self.members.values()]
+        names = [frozenset(name for name, _ in each.protocols) for each in classics if each is not None]
         return frozenset.intersection(*names) if names else None
 
     def is_waiting(self, member: ConsumerMember) -> bool:
@@ -258,5 +258,5 @@ class ConsumerGroup:
         """
         there = self.members.values() if members is None else members
         votes = [each.subscription.server_assignor for each in there]
-        asked = [vote for vote in votes if vote]
-        return max(dict.fromkeys(asked), key=asked.count) if asked else default
+        named = [vote for vote in votes if vote]
+        return max(dict.fromkeys(named), key=named.count) if named else default

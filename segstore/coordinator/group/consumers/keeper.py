@@ -149,12 +149,12 @@ class Keeper:
         """Return whether the group becomes a classic group if these members leave and `joining` members join
         (GroupMetadataManager: validateOnlineDowngradeWithFencedMembers).
         """
-        left = [member for each, member in self.group.members.items() if each not in member_ids]
-        size = len(left) + joining
+        remaining = [member for each, member in self.group.members.items() if each not in member_ids]
+        size = len(remaining) + joining
         return (
             self._settings.may_downgrade
             and 0 < size <= self._settings.max_classic_size
-            and all(member.is_classic for member in left)
+            and all(member.is_classic for member in remaining)
         )
 
     # --- offsets ---------------------------------------------------------------------------------
@@ -197,8 +197,8 @@ class Keeper:
         """Check the pulses of classic members, and return the members that poll too late."""
         late = []
         for member_id, member in list(self.pulses.items()):
-            held = self.group.members.get(member_id)
-            if held is None or not held.is_classic:
+            current = self.group.members.get(member_id)
+            if current is None or not current.is_classic:
                 del self.pulses[member_id]
             elif member.look(now):
                 self._sessions.await_until(member_id, Wait.SESSION, member.deadline)

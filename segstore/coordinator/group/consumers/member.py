@@ -67,7 +67,9 @@ class ConsumerMember:
         """Return whether the member has owned all these partitions without a break since that epoch
         (KIP-1251).
         """
-        found = (self.current.assigned_in(topic, each) for topic, held in partitions.items() for each in held)
+        found = (
+            self.current.assigned_in(topic, each) for topic, numbers in partitions.items() for each in numbers
+        )
         return all(since is not None and since <= epoch for since in found)
 
     # --- reconciliation ------------------------------------------------------------------------
@@ -134,8 +136,8 @@ class ConsumerMember:
         `since` is 0, because the epochs of its replacement begin anew, and all of them may commit.
         """
         since = {topic: dict.fromkeys(numbers, 0) for topic, numbers in self.current.assigned.items()}
-        left = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)
-        return replace(self, current=left)
+        current = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)
+        return replace(self, current=current)
 
     def replaced_by(self, member_id: str) -> ConsumerMember:
         """Return a static member that has come back, under its new id."""

@@ -206,8 +206,8 @@ class ConsumerMembership(ClassicMembers):
     def _leaving(self, member_id: str, instance: str | None) -> str:
         if instance is None:
             return self.group.member(member_id).member_id
-        held = self.group.instances.get(instance, "")
-        return self._known(member_id or held, instance).member_id
+        current_id = self.group.instances.get(instance, "")
+        return self._known(member_id or current_id, instance).member_id
 
     def _beat(self, before: ConsumerMember, after: ConsumerMember, now: float) -> None:
         member_id, timeout = after.member_id, after.subscription.rebalance_timeout_ms

@@ -42,8 +42,7 @@ class ConsumerPulses:
             pulse = None if ref is None else ref()
             self._looked[member_id] = now
             if pulse is None:
-                # At interpreter exit weak references are cleared before finalizers, which may close a
-                # consumer.
+                # At interpreter exit weak references die before finalizers, which may close a consumer.
                 yield member_id, ref is not None and sys.is_finalizing()
                 continue
             is_alive = now - pulse.polled < pulse.max_poll_interval_ms

@@ -79,21 +79,21 @@ class ShareDraft:
     def _lacks(self, members: Mapping[str, ShareMember], partitions: ShareStateTopics) -> bool:
         """Return whether a subscribed partition that has a state is in no target."""
         names = {name for member in members.values() for name in member.subscription.topic_names}
-        held: dict[bytes, set[int]] = {}
+        assigned: dict[bytes, set[int]] = {}
         for target in self._group.targets.values():
             for topic_id, numbers in target.items():
-                held.setdefault(topic_id, set()).update(numbers)
+                assigned.setdefault(topic_id, set()).update(numbers)
         there, wanted = assignable(partitions, self._topics.counts), self._topics.ids_of(names)
-        return any(numbers - held.get(each, set()) for each, numbers in there.items() if each in wanted)
+        return any(numbers - assigned.get(each, set()) for each, numbers in there.items() if each in wanted)
 
     def fence(self, member_ids: Collection[str]) -> None:
         """Remove members; the group is assigned anew later."""
         for member_id in member_ids:
             for kind in (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER):
                 self.changes.append((ShareRecordKey(kind, member_id), None))
-        left = {name: member for name, member in self._group.members.items() if name not in member_ids}
-        epoch = self._raise(left, True)
-        if not left:  # without members there are no targets to compute
+        remaining = {name: member for name, member in self._group.members.items() if name not in member_ids}
+        epoch = self._raise(remaining, True)
+        if not remaining:  # without members there are no targets to compute
             self._add(ShareKind.TARGET_EPOCH, ShareTargetEpoch(epoch))
 
     def reassign(self) -> None:

@@ -29,14 +29,14 @@ def assign(members: Mapping[str, ShareMemberSpec], there: Assignment) -> dict[st
     """Return the partitions of each member; `there` has the partitions to assign."""
     names = sorted(members)
     had = {name: set(_pairs(members[name].had)) for name in names}
-    given: dict[str, set[_Partition]] = {name: set() for name in names}
+    assigned: dict[str, set[_Partition]] = {name: set() for name in names}
     for subscribers, partitions in _pools(names, members, there):
-        pool = _AssignmentPool(subscribers, partitions, had, given)
+        pool = _AssignmentPool(subscribers, partitions, had, assigned)
         pool.keep()
         pool.fill()
         for name, held in pool.held.items():
-            given[name] |= held
-    return {name: _assignment(held) for name, held in given.items()}
+            assigned[name] |= held
+    return {name: _assignment(held) for name, held in assigned.items()}
 
 
 def _pools(
@@ -68,7 +68,7 @@ class _AssignmentPool:
         members: Sequence[str],
         partitions: Sequence[_Partition],
         had: Mapping[str, set[_Partition]],
-        given: Mapping[str, set[_Partition]],
+        assigned: Mapping[str, set[_Partition]],
     ) -> None:
         self._members, self._partitions = members, partitions
         sharing = -(-len(members) // len(partitions))
@@ -78,7 +78,7 @@ class _AssignmentPool:
         self._earlier = {name: had[name] & there for name in members}
         self._least, extra = divmod(len(partitions) * sharing, len(members))
         # A larger quota goes to members with most earlier partitions, then with fewest from other pools.
-        order = sorted(members, key=lambda name: (-len(self._earlier[name]), len(given[name]), name))
+        order = sorted(members, key=lambda name: (-len(self._earlier[name]), len(assigned[name]), name))
         self._larger = set(order[:extra])
 
     def _quota(self, name: str) -> int:

@@ -55,7 +55,7 @@ class ShareStates(ShareKeeper):
             states.initialise({key: (epoch, start) for key, start in begins.items()})
         except FencedStateEpochError:
             known = [states.read(key) for key in begins]
-            epoch = max(epoch, *(1 + held.state_epoch for held in known if held is not None))
+            epoch = max(epoch, *(1 + recorded.state_epoch for recorded in known if recorded is not None))
             states.initialise({key: (epoch, start) for key, start in begins.items()})
         return epoch
 
@@ -90,9 +90,9 @@ class ShareStates(ShareKeeper):
         """Delete the states of topics; return one error or None for each topic. Raises the errors of `write`
         and of the state log.
         """
-        held = all_of(self.group.partitions)
+        recorded = all_of(self.group.partitions)
         by_name: dict[str, list[bytes]] = {}
-        for topic_id, topic in held.items():
+        for topic_id, topic in recorded.items():
             by_name.setdefault(topic.name, []).append(topic_id)
         self._delete({topic_id for name in topics for topic_id in by_name.get(name, ())})
         return {
@@ -111,8 +111,8 @@ class ShareStates(ShareKeeper):
         """
         if topics is self._seen and not self.group.partitions.deleting:
             return
-        held = {topic_id: topic.name for topic_id, topic in all_of(self.group.partitions).items()}
-        gone = {topic_id for topic_id, name in held.items() if _is_gone(topics, topic_id, name)}
+        recorded = {topic_id: topic.name for topic_id, topic in all_of(self.group.partitions).items()}
+        gone = {topic_id for topic_id, name in recorded.items() if _is_gone(topics, topic_id, name)}
         self._delete(gone | self.group.partitions.deleting.keys())
 
     def end(self) -> None:

@@ -120,10 +120,12 @@ class Acquisition:
         return False
 
     def _most_new(self, first: int) -> int:
-        left = self._want - self._taken
+        remaining = self._want - self._taken
         flight = self._flight
         in_window = first < flight.next_new
-        return left if in_window else min(left, self._limits.window - (flight.next_new - flight.start))
+        return (
+            remaining if in_window else min(remaining, self._limits.window - (flight.next_new - flight.start))
+        )
 
     def _extend(self, first: int, last: int) -> None:
         if self._open is not None and self._open.last == first - 1:

@@ -120,8 +120,8 @@ class SharePartition:
     def acquired_by(self, member: str) -> tuple[Acquired, ...]:
         """Return the offsets that a member holds, except offsets with a pending write."""
         runs = self._flight.runs
-        held = (run for run in runs if run.lock and run.lock.owner == member and not run.write)
-        return tuple(Acquired(run.first, run.last, run.count) for run in held)
+        locked = (run for run in runs if run.lock and run.lock.owner == member and not run.write)
+        return tuple(Acquired(run.first, run.last, run.count) for run in locked)
 
     def runs(self) -> tuple[StateRun, ...]:
         """Return the runs of offsets in flight, for metrics and tests; they must not be changed."""
@@ -234,10 +234,10 @@ class SharePartition:
 
     def release(self, member: str, now: float, limits: Limits) -> Outcome:
         """Release all records of a member whose session has ended (rule Q35)."""
-        held = self.acquired_by(member)
-        if not held:
+        locked = self.acquired_by(member)
+        if not locked:
             return NOTHING
-        given_back = [AckStep(first, last, AcknowledgeType.RELEASE) for first, last, _ in held]
+        given_back = [AckStep(first, last, AcknowledgeType.RELEASE) for first, last, _ in locked]
         return self._under_way(self._begun_with(given_back, limits))
 
     def expire(self, now: float, limits: Limits) -> Outcome:
@@ -245,8 +245,8 @@ class SharePartition:
         deadline = self.deadline()
         if deadline is None or deadline > now:
             return NOTHING
-        held = (run for run in self._flight.runs if run.lock is not None and not run.write)
-        over = [run for run in held if run.lock is not None and run.lock.until <= now]
+        locked = (run for run in self._flight.runs if run.lock is not None and not run.write)
+        over = [run for run in locked if run.lock is not None and run.lock.until <= now]
         for run in over:
             self._flight.unlock(run)
         return self._run_out(over, limits) if over else NOTHING

@@ -19,7 +19,7 @@ from segstore.errors import (
 P = TypeVar("P", bound=Hashable)
 INITIAL, FINAL, LAST = 0, -1, 2**31 - 1
 """The epoch of a request that opens a session, the epoch that ends it, and the largest epoch,
-before 1 again.
+which 1 follows.
 """
 
 

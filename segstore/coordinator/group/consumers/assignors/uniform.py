@@ -54,13 +54,13 @@ def _kept(members: Members, partitions: Partitions) -> dict[str, list[_Partition
     }
 
 
-def _as_targets(given: dict[str, list[_Partition]]) -> Targets:
-    return {member: _as_assignment(held) for member, held in given.items()}
+def _as_targets(assigned: dict[str, list[_Partition]]) -> Targets:
+    return {member: _as_assignment(owned) for member, owned in assigned.items()}
 
 
-def _as_assignment(held: list[_Partition]) -> Assignment:
+def _as_assignment(owned: list[_Partition]) -> Assignment:
     found: dict[bytes, set[int]] = {}
-    for topic, number in held:
+    for topic, number in owned:
         found.setdefault(topic, set()).add(number)
     return {topic: frozenset(numbers) for topic, numbers in found.items()}
 
@@ -74,20 +74,20 @@ def _same_topics(members: Members, partitions: Partitions) -> Targets:
     first for those that already have a larger number.
     """
     topics = next(iter(members.values())).topics
-    given = _kept(members, partitions)
+    assigned = _kept(members, partitions)
     share, more = divmod(sum(partitions[topic] for topic in topics), len(members))
-    for held in given.values():
-        larger = len(held) > share and more > 0
+    for owned in assigned.values():
+        larger = len(owned) > share and more > 0
         more -= larger
-        del held[share + larger :]
-    taken = {each for held in given.values() for each in held}
-    left = (each for each in _every(topics, partitions) if each not in taken)
-    for held in given.values():
-        larger = len(held) <= share and more > 0
+        del owned[share + larger :]
+    kept = {each for owned in assigned.values() for each in owned}
+    free = (each for each in _every(topics, partitions) if each not in kept)
+    for owned in assigned.values():
+        larger = len(owned) <= share and more > 0
         more -= larger
-        # The quotas add up to all partitions, so `left` has enough.
-        held += [next(left) for _ in range(share + larger - len(held))]
-    return _as_targets(given)
+        # The quotas add up to all partitions, so `free` has enough.
+        owned += [next(free) for _ in range(share + larger - len(owned))]
+    return _as_targets(assigned)
 
 
 # --- members subscribe to different topics -------------------------------------------------------
@@ -108,8 +108,8 @@ class _Balance:
                 self._takers.setdefault(topic, []).append(member)
         self._owners: dict[_Partition, str] = {}
         self._sizes = dict.fromkeys(members, 0)
-        for member, held in _kept(members, partitions).items():
-            for each in held:
+        for member, owned in _kept(members, partitions).items():
+            for each in owned:
                 self._give(each, member)
 
     def done(self) -> Targets:
@@ -121,10 +121,10 @@ class _Balance:
             moved = [self._level(topic) for topic in topics]
             if not any(moved):
                 break
-        given: dict[str, list[_Partition]] = {member: [] for member in self._order}
+        assigned: dict[str, list[_Partition]] = {member: [] for member in self._order}
         for each, member in self._owners.items():
-            given[member].append(each)
-        return _as_targets(given)
+            assigned[member].append(each)
+        return _as_targets(assigned)
 
     def _rank(self, topic: bytes) -> tuple[float, int, bytes]:
         """Return the sort key of a topic: topics with many partitions per member come first, later topics
