@@ -99,7 +99,7 @@ def text(value: object) -> str | None:
 
 
 def _java_double(value: float) -> str:
-    """Return a number's text from java.lang.Double.toString."""
+    """Return a number in the format of java.lang.Double.toString."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     digits, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")

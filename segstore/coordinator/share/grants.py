@@ -34,10 +34,11 @@ COMMITTED = "read_committed"
 
 
 class AcquireTerms(NamedTuple):
-    """The limits of a fetch. `max_records`: the number of offsets in all its partitions, exact or not by
-    `mode` (an AcquireMode). `batch_size`: the least number of offsets that come in flight together.
-    `max_bytes`: the bytes of the logs, in whole batches, but at least one batch. `max_reads`: the number of
-    reads of each log; a log is read again if the read before acquired nothing.
+    """The limits of a fetch. `max_records`: the number of offsets in all its partitions; in mode
+    BATCH_OPTIMIZED the last batch may exceed it (`mode` is an AcquireMode). `batch_size`: the least number of
+    offsets that come in flight together. `max_bytes`: the bytes of the logs, in whole batches, but at least
+    one batch. `max_reads`: the number of reads of each log; a log is read again if the read before acquired
+    nothing.
     """
 
     max_records: int = 500

@@ -91,8 +91,8 @@ class StateLog:
         return self._keys(lambda _: True)
 
     def initialise(self, states: Mapping[ShareKey, tuple[int, int]]) -> None:
-        """Begin share partitions anew, each with (state epoch, start offset); the start offset -1 is not
-        known yet (Kafka: InitializeShareGroupState). The topic is created if it is missing.
+        """Begin share partitions anew, each with (state epoch, start offset); -1 stands for an unknown start
+        offset (Kafka: InitializeShareGroupState). The topic is created if it is missing.
 
         Raises FencedStateEpochError if a larger state epoch is known, UnknownTopicOrPartitionError,
         InvalidRequestError, StorageError, OffsetNotAvailableError, and the errors of replicas; share
@@ -223,8 +223,9 @@ def _raise_first(requests: Sequence[StateRequest]) -> None:
 
 
 def _cold(table: StateTable, before: int) -> list[ShareKey]:
-    """Return the share partitions whose last snapshot was written at `before` or earlier. Return none if all
-    last snapshots are cold ones already, whose creation time differs from the write time.
+    """Return the share partitions whose last snapshot was written at `before` or earlier. Return none if
+    `snapshot_cold` has already written the last snapshots of all: these have the creation time of the
+    snapshots before them.
     """
     heads = list(table.heads())
     if all(state.created_ms != state.written_ms for _, state in heads):

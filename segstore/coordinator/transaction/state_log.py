@@ -188,7 +188,7 @@ class TransactionStateLog:
 
 
 def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
-    """Yield the states of all readable records, also of records that later ones of their key replace."""
+    """Yield the states of all readable records, also of records that a later record of their key replaces."""
     for records in reads(log, log.start_offset, log.end_offset):
         for record in records:
             with contextlib.suppress(UnsupportedVersionError, CorruptRecordError):
