@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.following.fetched_data import FetchedData
@@ -20,23 +21,14 @@ from segstore.leader_epochs import EpochEnd
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.protocol.fetch_bytes import Brought
-from segstore.replication.core.effects import (
-    Append,
-    Effects,
-    GoOnAt,
-    SetHighWatermark,
-    SetLogStartOffset,
-    Truncate,
-    TruncateFullyAndStartAt,
-)
 from segstore.replication.core.follower import Follower
-from segstore.replication.core.log import ReplicaLog
-from segstore.replication.core.messages import FetchAnswer, Fetched, FetchRequest
-from segstore.replication.fetched import describe
+from segstore.replication.core.messages import FetchAnswer, FetchRequest
+from segstore.replication.fetched import brought
+from segstore.replication.follower_log import FollowerLog, log_of
 from segstore.wire.metadata import NO_LEADER, Led
 
 if TYPE_CHECKING:
-    from segstore.storage.log.replica import Replica
+    from segstore.storage.log.replica import Replica, Truncated
 
 log = Logger("segstore")
 
@@ -78,6 +70,7 @@ class FollowedLog:
         self.topic, self.topic_id, self.partition, self.replica = topic, topic_id, partition, replica
         self._replica_id = replica_id
         self.lock = Mutex()
+        self._log = FollowerLog(replica, on_truncated=self._truncated)
         self.led = Led(NO_LEADER, -1)
         self.source = SourceEnd()
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
@@ -122,13 +115,7 @@ class FollowedLog:
     def ask(self) -> Question:
         """Return what to fetch next (R8). Raises StoreClosedError where the topic was removed."""
         with self.lock:
-            replica, led = self.replica, self.led
-            held = ReplicaLog(
-                replica.epoch_cache.copy(),
-                replica.start_offset,
-                replica.log_end_offset,
-                replica.high_watermark,
-            )
+            held, led = log_of(self.replica), self.led
         # Where the leader's epoch is not known, no batch can be of a later one.
         epoch = led.leader_epoch if led.leader_epoch >= 0 else INT32_MAX
         follower = Follower(self._replica_id, held, led.leader, epoch, 0)
@@ -138,28 +125,22 @@ class FollowedLog:
         return Question(position, led, follower, request)
 
     def take(self, question: Question, data: FetchedData) -> bool:
-        """Take an answer without error: append what it brings, or cut the log; return whether there may be
-        more.
+        """Append what an answer without error brings, or cut the log; return whether the log has changed.
 
-        Raises CorruptRecordError where what came is damaged; UnusableAnswerError; StorageError;
-        InvalidArgumentError where the batches don't follow this log.
+        Raises CorruptRecordError for damaged batches; InvalidArgumentError for batches that do not follow
+        this log; UnusableAnswerError; StorageError.
         """
         with self.lock:
             if question.led != self.led or not (self.is_compared or data.diverging):
                 return False
             answer = FetchAnswer(data.diverging, data.high_watermark, data.log_start_offset, -1)
-            fetched, cut = describe(data.records) if data.records else (None, None)
-            check_data(data, fetched, repr(self))
-            effects = question.follower.on_answer(question.request, answer, fetched)
-            for effect in effects:
-                if isinstance(effect, Append) and fetched is not None and cut is not None:
-                    self._append(question.follower, answer, fetched, data.records[: cut(effect.before)])
-                else:
-                    self._change(effect, data.diverging)
+            found = brought(data.records) if data.records else None
+            check_data(data, None if found is None else found.fetched, repr(self))
+            has_changed = self._log.take(question.follower, question.request, answer, found)
             if data.diverging is None:
                 self._told(data.high_watermark, self.replica.log_end_offset, len(data.records))
             self.error = None
-        return bool(effects)
+        return has_changed
 
     def _told(self, high_watermark: int, end: int, size: int) -> None:
         """Note what an answer tells of the leader's log."""
@@ -199,8 +180,8 @@ class FollowedLog:
         return self.take(question, data)
 
     def go_on(self, question: Question, end_offset: int, data: FetchedData) -> bool:
-        """Let the log end at `end_offset`, where the leader's does, which has no batch from the position that
-        was asked for to there; `data` has its high watermark (R41). Return whether that was done. Raises
+        """Let the log end at `end_offset`, the end of the leader's log, which has no batch from the position
+        that was asked for to there; `data` has its high watermark (R41). Return whether that was done. Raises
         StorageError, StoreClosedError.
         """
         answer = FetchAnswer(None, data.high_watermark, data.log_start_offset, end_offset)
@@ -209,26 +190,25 @@ class FollowedLog:
                 return False
             if not self.is_compared:
                 return False
-            effects = question.follower.on_nothing(question.request, answer)
-            for effect in effects:
-                assert isinstance(effect, GoOnAt)
-                self.replica.go_on_at(effect.offset, effect.epoch)
-                for each in question.follower.on_gone_on(effect, answer):
-                    self._change(each, None)
+            has_changed = self._log.go_on(question.follower, question.request, answer)
             self._told(data.high_watermark, self.replica.log_end_offset, 0)
-        return bool(effects)
+        return has_changed
 
     def out_of_range(self, question: Question, start: int, end: int) -> bool:
-        """Cut the log, or begin it anew, where the leader's log has `start` and `end` and not the offset that
-        was asked for (R12); return whether anything was done.
+        """Cut the log, or begin it anew, if the leader's log from `start` to `end` lacks the offset that was
+        asked for (R12); return whether the log has changed. Raises StorageError, StoreClosedError.
         """
+        role = question.follower
         with self.lock:
             if question.led != self.led:
                 return False
-            effects: Effects = question.follower.on_out_of_range(question.request, start, end)
-            for effect in effects:
-                self._change(effect, None)
-        return bool(effects)
+            if start > (mine := self.replica.log_end_offset) > self.replica.start_offset:
+                log.warning("%r ends at %d, before the leader's log begins: it begins anew", self, mine)
+            has_changed = self._log.apply(
+                role.log, partial(role.on_out_of_range, question.request, start, end)
+            )
+            self.is_compared = self.is_compared and not has_changed
+        return has_changed
 
     def compared(self, question: Question) -> None:
         """Take that this log has no other records than the leader of a question, where both have any."""
@@ -242,38 +222,16 @@ class FollowedLog:
         """
         with self.lock:
             if question.led == self.led:
-                self._truncate(offset, f"which has others from offset {offset} on")
+                end = self.replica.log_end_offset
+                self._cut(end, self.replica.truncate_to(offset), f"which has others from offset {offset} on")
 
-    def _append(
-        self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes | memoryview
-    ) -> None:
-        if (first := follower.restart(fetched)) is not None:
-            self._change(first, None)
-            follower.on_start_over(first.offset)
-        end = self.replica.append_as_follower(data)
-        for effect in follower.on_append(end, answer, fetched):
-            self._change(effect, None)
+    def _truncated(self, before: int, cut: Truncated, diverging: EpochEnd | None) -> None:
+        why = f"whose epoch {diverging.epoch} ends at {diverging.end_offset}" if diverging else ""
+        self._cut(before, cut, why or "which is shorter")
 
-    def _change(self, effect: object, diverging: EpochEnd | None) -> None:
-        replica = self.replica
-        if isinstance(effect, SetHighWatermark):
-            replica.set_high_watermark(effect.offset)
-        elif isinstance(effect, SetLogStartOffset):
-            replica.set_start_offset(effect.offset)
-        elif isinstance(effect, Truncate):
-            why = f"whose epoch {diverging.epoch} ends at {diverging.end_offset}" if diverging else ""
-            self._truncate(effect.offset, why or "which is shorter")
-        elif isinstance(effect, TruncateFullyAndStartAt):
-            end = replica.log_end_offset
-            if end > replica.start_offset:
-                log.warning("%r ends at %d, before the leader's log begins: it begins anew", self, end)
-            self.is_compared = False
-            replica.truncate_fully_and_start_at(effect.offset)
-
-    def _truncate(self, offset: int, why: str) -> None:
-        before = self.replica.log_end_offset
+    def _cut(self, before: int, cut: Truncated, why: str) -> None:
+        """Have the log compared again after a truncation, and report what was cut."""
         self.is_compared = False
-        cut = self.replica.truncate_to(offset)
         if not cut.cut_bytes:
             return
         if cut.kept and self.on_cut is not None:

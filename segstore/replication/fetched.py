@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.integers import INT64_MAX
-from segstore.records import Encoded, bring_up, is_old, scan
+from segstore.records import Encoded
 from segstore.records.encoded import pool
 from segstore.replication.core.messages import Fetched
 from segstore.storage.log.replica import checked
@@ -14,29 +13,6 @@ from segstore.storage.log.replica import checked
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-def nothing(before: int) -> int:
-    """Return the bytes of no batches."""
-    return 0
-
-
-def describe(data: bytes | memoryview) -> tuple[Fetched | None, Callable[[int], int]]:
-    """Return what these batches are, and a function that gives the bytes of those that begin below an
-    offset. Raises CorruptRecordError where a wrapper of messages comes first, and is damaged.
-    """
-    batches, _ = scan(data, check_crcs=False)  # the append checks them
-    if not len(batches):
-        return None, nothing
-    bases = batches["base_offset"]
-    if is_old(batches[:1]):  # where messages of a broker begin: a wrapper does not say it
-        bases[0] = bring_up(data, batches[:1])[1]["base_offset"][0]
-    sizes = batches["size"]
-
-    def below(before: int) -> int:
-        return int(sizes[: int(bases.searchsorted(before))].sum())
-
-    return _fetched(batches), below
 
 
 def _fetched(batches: NDArray[np.void]) -> Fetched:

@@ -32,19 +32,13 @@ from segstore.errors import (
 from segstore.mutex import Mutex
 from segstore.replication.clock import now_ms
 from segstore.replication.core.effects import (
-    AssignEpoch,
     Complete,
     Effect,
     Effects,
     Send,
-    SetHighWatermark,
-    SetLogStartOffset,
-    Truncate,
-    TruncateFullyAndStartAt,
 )
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.leader import Leader
-from segstore.replication.core.log import ReplicaLog
 from segstore.replication.core.messages import (
     AlterPartition,
     AlterPartitionReply,
@@ -53,6 +47,7 @@ from segstore.replication.core.messages import (
 )
 from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
+from segstore.replication.follower_log import FollowerLog, log_of
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.replica_fetch import Reads, ReplicaFetch
 from segstore.replication.tail_openings import TailOpenings
@@ -124,13 +119,8 @@ class LocalReplica:
         self.key, self.broker, self.partition, self.replica = key, broker, partition, replica
         self._brokers, self._links = brokers, links
         self.lock = Mutex()
-        log = ReplicaLog(
-            replica.epoch_cache.copy(),
-            replica.start_offset,
-            replica.log_end_offset,
-            replica.high_watermark,
-        )
-        self.core = Core(broker, log, brokers, config)
+        self.core = Core(broker, log_of(replica), brokers, config)
+        self.log = FollowerLog(replica, self.lock, self._carry_out)
         self.asked = False
         """Whether the directory's thread has been asked to fetch, and has not begun yet."""
         self.paused = False
@@ -229,15 +219,15 @@ class LocalReplica:
             self._pause()
         self.note_start()
         if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
-            self.carry_out(leader.on_handed_on(shown, now_ms()))
+            self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = self._waiting.take()
         # After who waits was taken: their records are there. What C has not shown is left out, as long as the
         # tail is not paused.
         end = self.replica.written.end_offset
         if end > log.end_offset:
-            self.carry_out(leader.on_append(end))
+            self._carry_out(leader.on_append(end))
         for request in waiting:
-            self.carry_out(leader.wait(*request))
+            self._carry_out(leader.wait(*request))
 
     def _catch_up(self) -> None:
         """Tell the core what was appended; the caller holds the lock."""
@@ -265,7 +255,7 @@ class LocalReplica:
             self._settle()
             own = self.partition.recovery_point  # under the lock: see `in_sync`
             answer, effects = self.core.on_fetch(request, now_ms(), synced, own)
-            self.carry_out(effects)
+            self._carry_out(effects)
         return answer
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
@@ -288,7 +278,7 @@ class LocalReplica:
         with self.lock:
             if isinstance(self.core.role, Leader):
                 self._settle()
-                self.carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
+                self._carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
 
     def on_time(self) -> None:
         """Look for followers that lag (R19), and for requests that are too late. While appends write all
@@ -303,8 +293,8 @@ class LocalReplica:
         with self.lock:
             self._settle()
             if isinstance(leader := self.core.role, Leader):
-                self.carry_out(leader.on_time(now_ms()))
-                self.carry_out(leader.expire(now_ms()))
+                self._carry_out(leader.on_time(now_ms()))
+                self._carry_out(leader.expire(now_ms()))
 
     def configure(self, config: ReplicaConfig) -> None:
         """Take changed settings. Called by the directory's thread."""
@@ -314,12 +304,12 @@ class LocalReplica:
             self._recall()
         with self.lock:
             self._settle()
-            self.carry_out(self.core.configure(config, now_ms()))
+            self._carry_out(self.core.configure(config, now_ms()))
 
     def go_offline(self) -> None:
         """Stop: the directory has failed, or the replica is taken away (R32)."""
         with self.lock:
-            self.carry_out(self.core.go_offline())
+            self._carry_out(self.core.go_offline())
             self._waiting.refuse()
         # Behind that: who is turned away asks who leads, and whoever opens the tail looks at the role.
         if self._inline:
@@ -327,22 +317,20 @@ class LocalReplica:
         else:
             self.partition.tail.quit()
 
-    def carry_out(self, effects: Effects) -> list[Effect]:
-        """Do what is done in memory; return what changes the log. The caller holds the lock."""
-        rest: list[Effect] = []
+    def _carry_out(self, effects: Effects) -> list[Effect]:
+        """Carry out effects in memory; return the effects that change files. The caller holds the lock."""
+        of_files: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Complete):
                 answer(effect)
-            elif isinstance(effect, SetHighWatermark):
-                self.replica.set_high_watermark(effect.offset)
-                if isinstance(self.core.role, Leader):
-                    self.replica.recent.drop_below(effect.offset)
-                    self._links.shown(self)
             elif isinstance(effect, Send):
                 self._links.send(self, effect.message)
-            else:
-                rest.append(effect)
-        return rest
+            elif not self.log.shows(effect):
+                of_files.append(effect)
+            elif isinstance(self.core.role, Leader):
+                self.replica.recent.drop_below(self.core.log.high_watermark)
+                self._links.shown(self)
+        return of_files
 
     # --- appends to all replicas at once -----------------------------------------------------------
 
@@ -381,7 +369,7 @@ class LocalReplica:
             if log.end_offset != led.end_offset or log.start_offset < led.start_offset:
                 return False
             told = FetchAnswer(None, led.high_watermark, led.start_offset, led.end_offset)
-            self.carry_out(role.on_answer(role.fetch(-1), told, None))
+            self._carry_out(role.on_answer(role.fetch(-1), told, None))
             tail = self.partition.tail
             with tail.token:
                 return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
@@ -515,33 +503,13 @@ class LocalReplica:
             self.replica.follow()  # what was appended by now is in the log before the role changes
             self.settle()
         self._handed_on, self._fetch.last_bytes = False, 0
-        with self.lock:
-            rest = self.carry_out(self.core.become(registration, now_ms()))
-        for effect in rest:
-            self.change_log(effect)
+        self.log.apply(self.core.log, lambda: self.core.become(registration, now_ms()))
         if isinstance(self.core.role, Leader):
             self.settle()
             self._links.leads(self)
         else:
             self._waiting.refuse()
             self._links.follows(self)
-
-    def change_log(self, effect: Effect) -> None:
-        """Change the log, and report it to the core."""
-        replica = self.replica
-        if isinstance(effect, AssignEpoch):
-            replica.lead(effect.epoch)
-            replica.keep_recent()
-        elif isinstance(effect, Truncate):
-            end = replica.truncate_to(effect.offset).end_offset
-            with self.lock:
-                self.core.log.truncated(effect.offset, end)
-        elif isinstance(effect, TruncateFullyAndStartAt):
-            replica.truncate_fully_and_start_at(effect.offset)
-            with self.lock:
-                self.core.log.started_over(effect.offset)
-        elif isinstance(effect, SetLogStartOffset):
-            replica.set_start_offset(effect.offset)
 
     def cut_damaged(self, offset: int) -> Truncated:
         """See `Replica.cut_damaged`; the replica is paused, and neither leads nor is in sync. Raises

@@ -22,7 +22,6 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.records.encoded import pool
-from segstore.replication.core.effects import Append, GoOnAt
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.messages import FetchAnswer, FetchRequest
 from segstore.replication.fetched import NOTHING, Brought, Nothing, brought
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from segstore.mutex import Mutex
-    from segstore.replication.core.effects import Effect, Effects
     from segstore.replication.core.partition import Partition as Core
+    from segstore.replication.follower_log import FollowerLog
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.replica import Replica
 
@@ -85,12 +84,9 @@ class Following(Protocol):
     replica: Replica
     core: Core
     lock: Mutex
+    log: FollowerLog
 
     def note_start(self) -> None: ...
-
-    def carry_out(self, effects: Effects) -> list[Effect]: ...
-
-    def change_log(self, effect: Effect) -> None: ...
 
     def fetches(self) -> AbstractContextManager[None]: ...
 
@@ -168,10 +164,7 @@ class ReplicaFetch:
             start, end = leader.offsets(request.current_leader_epoch)
         except NOT_YET:
             return None
-        effects = role.on_out_of_range(request, start, end)
-        for effect in effects:
-            self._own.change_log(effect)
-        return bool(effects) or None
+        return self._own.log.apply(role.log, partial(role.on_out_of_range, request, start, end)) or None
 
     def _take_read(self, role: Follower, leader: Leading, request: FetchRequest, answer: FetchAnswer) -> bool:
         """Take what was read ahead, and have more read meanwhile; or have read what the answer brings."""
@@ -248,44 +241,14 @@ class ReplicaFetch:
             return None
         with self._own.fetches():
             if isinstance(found, Nothing):
-                return self._go_on(role, request, answer)
+                return self._own.log.go_on(role, request, answer)
             return self._take(role, request, answer, found)
 
     def _take(
         self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: Brought | None
     ) -> bool:
-        """Take an answer: append what it brings, or truncate."""
-        with self._own.lock:
-            effects = role.on_answer(request, answer, None if found is None else found.fetched)
-            rest = self._own.carry_out(effects)
-        for effect in rest:
-            if isinstance(effect, Append) and found is not None:
-                self._append(role, answer, found, effect.before)
-            else:
-                self._own.change_log(effect)
+        has_changed = self._own.log.take(role, request, answer, found)
         if found is not None:
+            self.last_bytes = found.chunk.size if has_changed else self.last_bytes
             found.release()
-        return bool(rest)
-
-    def _go_on(self, role: Follower, request: FetchRequest, answer: FetchAnswer) -> bool:
-        """Let the log end where the leader's does, which has no batch before that (R41)."""
-        with self._own.lock:
-            effects = role.on_nothing(request, answer)
-        for effect in effects:
-            assert isinstance(effect, GoOnAt)
-            self._own.replica.go_on_at(effect.offset, effect.epoch)
-            with self._own.lock:
-                rest = self._own.carry_out(role.on_gone_on(effect, answer))
-            for each in rest:
-                self._own.change_log(each)
-        return bool(effects)
-
-    def _append(self, role: Follower, answer: FetchAnswer, found: Brought, before: int) -> None:
-        if (first := role.restart(found.fetched)) is not None:
-            self._own.change_log(first)
-        self.last_bytes = found.chunk.size
-        end = self._own.replica.append_checked(found.below(before), answer.high_watermark)
-        with self._own.lock:
-            rest = self._own.carry_out(role.on_append(end, answer, found.fetched))
-        for effect in rest:
-            self._own.change_log(effect)
+        return has_changed

@@ -263,10 +263,6 @@ class Controller:
 
     # --- partitions ------------------------------------------------------------------------------
 
-    def create_partition(self, key: Key, replicas: Replicas) -> Effects:
-        """Create one partition: see `create_partitions`."""
-        return self.create_partitions({key: replicas})
-
     def create_partitions(
         self, assignments: Mapping[Key, Replicas], settings: TopicSettings | None = None
     ) -> Effects:
@@ -338,13 +334,10 @@ class Controller:
                 changes.append((key, change))
         return self._build(changes)
 
-    def elect_unclean(self) -> Effects:
-        """Elect a live replica for each partition without a leader, where that is allowed (R24; Kafka:
-        maybeElectUncleanLeaders).
-        """
-        return self._elect_unclean(self.partitions)
-
     def _elect_unclean(self, keys: Iterable[Key]) -> Effects:
+        """Elect a live replica for each of these partitions without a leader that allows unclean elections
+        (R24; Kafka: maybeElectUncleanLeaders).
+        """
         leaderless = [
             key
             for key in keys

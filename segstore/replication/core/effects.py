@@ -1,8 +1,9 @@
 """What the core asks of its caller: effects, each an immutable tuple, to be carried out in their order.
 
-Of a log the core believes only what it was told to be done: after `Append`, `Truncate`,
+The core knows of a log only the changes that were reported: after `Append`, `Truncate`,
 `TruncateFullyAndStartAt` and `GoOnAt` the caller reports the new log end offset, by `Follower.on_append`,
-`on_truncate`, `on_start_over` or `on_gone_on`. Where an effect fails, the ones behind it are not carried out.
+`ReplicaLog.truncated`, `ReplicaLog.started_over` or `Follower.on_gone_on`. If an effect fails, the effects
+after it are not carried out.
 Offsets are int64, times ms.
 """
 

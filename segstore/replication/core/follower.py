@@ -67,32 +67,31 @@ class Follower:
         if fetched is None:
             return self._keep_up(answer)
         later = (base for epoch, base in fetched.epochs if epoch > self.leader_epoch)
-        before = min([fetched.next_offset, *later])
-        return (Append(before),) if before > request.fetch_offset else ()
-
-    def restart(self, fetched: Fetched) -> TruncateFullyAndStartAt | None:
-        """Return what is to be done first where the leader's log starts within the batch that came: only an
-        empty log can take that (R6; Kafka: UnexpectedAppendOffsetException).
-        """
-        first, log = fetched.epochs[0][1], self.log
-        return TruncateFullyAndStartAt(first) if first < log.end_offset == log.start_offset else None
+        first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
+        if before <= request.fetch_offset:
+            return ()
+        # The leader's log starts within this batch. Kafka: UnexpectedAppendOffsetException (R6).
+        if first < log.end_offset == log.start_offset:
+            return TruncateFullyAndStartAt(first), Append(before)
+        return (Append(before),)
 
     def on_append(self, end_offset: int, answer: FetchAnswer, fetched: Fetched) -> Effects:
         """Note that the records of an answer were appended, up to `end_offset` (R3, R13)."""
         self.log.appended(end_offset, fetched.epochs)
         return self._keep_up(answer)
 
-    def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> Effects:
-        """Take that the leader has no batch from the fetch offset to the end of its log, as where all records
-        there were compacted away: then this log ends there too (R41; Kafka's followers stay behind).
+    def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> GoOnAt | None:
+        """Handle a leader whose log has no batch between the fetch offset and its end (all were compacted):
+        move this log's end there, None if the leader's log ends at the fetch offset (R41; Kafka's followers
+        keep their end).
 
-        Under its leader epoch the leader has cut nothing since, and what it appends there is of that epoch.
-        So the epoch begins there in this log: its last one may end below in the leader's.
+        Under its leader epoch the leader has cut nothing since, and appends there under that epoch. So the
+        epoch begins there in this log: the last epoch of this log may end below in the leader's.
         """
         if not self.awaits(request) or answer.diverging is not None:
-            return ()
+            return None
         ahead = answer.end_offset > request.fetch_offset
-        return (GoOnAt(answer.end_offset, self.leader_epoch),) if ahead else ()
+        return GoOnAt(answer.end_offset, self.leader_epoch) if ahead else None
 
     def on_gone_on(self, done: GoOnAt, answer: FetchAnswer) -> Effects:
         """Note that the log ends where the leader's does (R41, R13)."""
@@ -113,15 +112,7 @@ class Follower:
         log.high_watermark, log.start_offset = high_watermark, start_offset
         return effects
 
-    def on_truncate(self, target: int, end_offset: int) -> None:
-        """Note that the log was cut at `target`, and that its last whole batch ends at `end_offset` (R5)."""
-        self.log.truncated(target, end_offset)
-
     def on_out_of_range(self, request: FetchRequest, leader_start: int, leader_end: int) -> Effects:
         """Take the leader's log start and log end offsets, asked under this leader epoch (R12)."""
         effect = out_of_range(self.log, leader_start, leader_end) if self.awaits(request) else None
         return () if effect is None else (effect,)
-
-    def on_start_over(self, offset: int) -> None:
-        """Note that the log was dropped, and begins and ends at `offset` (R6)."""
-        self.log.started_over(offset)

@@ -1,5 +1,5 @@
 """The leader of a partition: high watermark, in-sync replicas, acknowledgements (Kafka: the leader's part of
-Partition; rules R8, R9, R14 to R23, R33, R38, R39).
+Partition; rules R8, R9, R14 to R23, R38, R39).
 
 A `Leader` stands for one leader epoch: another epoch has another object (R17, R18). Offsets are int64, times
 ms.
@@ -17,7 +17,6 @@ from segstore.errors import (
     NewLeaderElectedError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
-    OffsetNotAvailableError,
     OperationNotAttemptedError,
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
@@ -177,18 +176,6 @@ class Leader:
         """
         members = sorted(self.isr.isr & self.remotes.keys())
         return tuple(replica for replica in members if self.remotes[replica].can_serve(offset))
-
-    @property
-    def low_watermark(self) -> int:
-        """Return the lowest log start offset of this and all live replicas (R33; Kafka:
-        Partition.lowWatermarkIfLeader). A request to delete records is done when this has reached its offset.
-        """
-        starts = [remote.start_offset for replica, remote in self.remotes.items() if self._alive(replica)]
-        return min([self.log.start_offset, *starts])
-
-    def _alive(self, replica: int) -> bool:
-        broker = self.brokers.get(replica)
-        return broker is not None and not broker.fenced
 
     # --- in-sync replicas ------------------------------------------------------------------------
 
@@ -392,17 +379,3 @@ class Leader:
     def expire(self, now_ms: int) -> Effects:
         """Fail the requests whose deadline has come."""
         return self.acks.expire(now_ms)
-
-    def latest_offset(self) -> int:
-        """Return the offset that consumers are told is the latest (R38; Kafka:
-        Partition.fetchOffsetForTimestamp, KIP-207).
-
-        Raises OffsetNotAvailableError after an election, as long as the high watermark has not reached the
-        start of the leader epoch: records that consumers have seen may lie above it.
-        """
-        if self.log.high_watermark < self.epoch_start_offset:
-            raise OffsetNotAvailableError(
-                f"the high watermark {self.log.high_watermark} has not reached offset "
-                f"{self.epoch_start_offset}, where leader epoch {self.leader_epoch} starts"
-            )
-        return self.log.high_watermark

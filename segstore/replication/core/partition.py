@@ -15,7 +15,6 @@ from segstore.errors import (
     UnknownLeaderEpochError,
 )
 from segstore.integers import INT64_MAX
-from segstore.leader_epochs import EpochEnd
 from segstore.replication.core.acks import DelayedProduces
 from segstore.replication.core.config import ReplicaConfig
 from segstore.replication.core.effects import AssignEpoch, Effects, Truncate
@@ -159,9 +158,3 @@ class Partition:
         """Return the log start and log end offsets, for a follower out of range (R12); see `asked`."""
         log = self.asked(current_leader_epoch).log
         return log.start_offset, log.end_offset
-
-    def end_offset_for(self, current_leader_epoch: int, epoch: int) -> EpochEnd:
-        """Return where an epoch ends, for a consumer that validates its position (R37; Kafka:
-        OffsetForLeaderEpoch, KIP-320); see `asked`.
-        """
-        return self.asked(current_leader_epoch).log.end_offset_for(epoch)
