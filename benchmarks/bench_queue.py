@@ -37,7 +37,7 @@ from benchmarks.queue_consumers import (
     Case,
     can_run,
 )
-from segstore.bench import Cell, Figure, Finding, Results, load, machine, write
+from segstore.bench import Cell, ClaimFinding, Figure, Results, load, machine, write
 from segstore.bench.figures import by_turns
 from segstore.bench.terminal import figure_text, key_text, machine_text, number_text
 
@@ -130,7 +130,7 @@ def value(figures: Figures, wanted: Wanted) -> Figure | None:
     return Figure.of(a / b for a, b in zip(mine.runs, theirs, strict=True))
 
 
-def findings(figures: Figures) -> Iterator[Finding]:
+def findings(figures: Figures) -> Iterator[ClaimFinding]:
     """Yield each figure that is wanted, and whether it is met."""
     for wanted in WANTED:
         found = value(figures, wanted)
@@ -138,7 +138,9 @@ def findings(figures: Figures) -> Iterator[Finding]:
             said = "Yes" if wanted.is_met(found.median) else "No"
             low, high = number_text(min(found.runs)), number_text(max(found.runs))
             kind = wanted.figure if wanted.to is None else f"by {wanted.figure}"
-            yield Finding(wanted.claim, f"{said}: {number_text(found.median)} ({low} to {high}), {kind}.")
+            yield ClaimFinding(
+                wanted.claim, f"{said}: {number_text(found.median)} ({low} to {high}), {kind}."
+            )
 
 
 def results_of(figures: Figures, settings: dict[str, Any], directory: str | None) -> Results:

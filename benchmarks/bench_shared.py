@@ -41,7 +41,7 @@ from benchmarks.shared_appends import (
     can_run,
 )
 from benchmarks.successions import MS, succession
-from segstore.bench import Cell, Figure, Finding, Results, load, machine, write
+from segstore.bench import Cell, ClaimFinding, Figure, Results, load, machine, write
 from segstore.bench.figures import by_turns
 from segstore.bench.terminal import figure_text, key_text, machine_text, number_text
 
@@ -156,7 +156,7 @@ def ratio(figures: Figures, wanted: Wanted) -> Figure | None:
     return Figure.of(a / b for a, b in zip(mine, theirs, strict=True))
 
 
-def findings(figures: Figures, hosts: Mapping[int, Mapping[str, Figure]]) -> Iterator[Finding]:
+def findings(figures: Figures, hosts: Mapping[int, Mapping[str, Figure]]) -> Iterator[ClaimFinding]:
     """Yield each figure that is wanted, and whether it is met."""
     for wanted in WANTED:
         found = ratio(figures, wanted)
@@ -164,13 +164,13 @@ def findings(figures: Figures, hosts: Mapping[int, Mapping[str, Figure]]) -> Ite
             said = "Yes" if wanted.is_met(found.median) else "No"
             low, high = number_text(min(found.runs)), number_text(max(found.runs))
             told = f"{said}: {number_text(found.median)} ({low} to {high}), by {wanted.figure}."
-            yield Finding(wanted.claim, told)
+            yield ClaimFinding(wanted.claim, told)
     for partitions, taken in hosts.items():
         median = taken[MS].median
         claim = f"A new host answers within 100 ms of a kill, with {key_text(partitions)} partitions."
         said = "Yes" if median <= NEW_HOST_MS else "No"
         most = number_text(max(taken[MS].runs))
-        yield Finding(claim, f"{said}: {number_text(median)} ms, {most} at the most.")
+        yield ClaimFinding(claim, f"{said}: {number_text(median)} ms, {most} at the most.")
 
 
 def results_of(

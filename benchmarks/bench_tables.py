@@ -36,7 +36,7 @@ from benchmarks.table_works import (
     VALUES,
     Case,
 )
-from segstore.bench import Cell, Figure, Finding, Results, load, machine, write
+from segstore.bench import Cell, ClaimFinding, Figure, Results, load, machine, write
 from segstore.bench.figures import by_turns
 from segstore.bench.terminal import figure_text, machine_text, number_text
 
@@ -83,13 +83,15 @@ def ratio(figures: Figures, wanted: Wanted) -> Figure:
     return Figure.of(a / b for a, b in zip(mine, theirs, strict=True))
 
 
-def findings(figures: Figures) -> Iterator[Finding]:
+def findings(figures: Figures) -> Iterator[ClaimFinding]:
     """Yield each ratio that is wanted, and whether it is met."""
     for wanted in WANTED:
         found = ratio(figures, wanted)
         said = "Yes" if found.median <= wanted.most else "No"
         low, high = number_text(min(found.runs)), number_text(max(found.runs))
-        yield Finding(wanted.claim, f"{said}: {number_text(found.median)} times its time ({low} to {high}).")
+        yield ClaimFinding(
+            wanted.claim, f"{said}: {number_text(found.median)} times its time ({low} to {high})."
+        )
 
 
 def results_of(figures: Figures, peaks: Mapping[Case, float], settings: dict[str, Any]) -> Results:

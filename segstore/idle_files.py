@@ -19,19 +19,19 @@ NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE})
 T = TypeVar("T")
 
 
-class Pool(Protocol):
+class FilePool(Protocol):
     """A pool of open files."""
 
     def close_some(self) -> bool:
         """Let go of some files; return False if the pool has none."""
 
 
-_pools: LiveSet[Pool] = LiveSet()
+_pools: LiveSet[FilePool] = LiveSet()
 # The locks of a pool may be held by threads that a child of a fork does not have.
 os.register_at_fork(after_in_child=_pools.refs.clear)
 
 
-def register(pool: Pool) -> None:
+def register(pool: FilePool) -> None:
     """Have a pool asked to close files, for as long as it lives."""
     _pools.add(pool)
 

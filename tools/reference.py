@@ -18,7 +18,7 @@ from api_reference import escaped
 from client_settings import row
 
 import segstore
-from segstore.cli.app import COMMANDS, Listed, commands
+from segstore.cli.app import COMMANDS, ListedCommand, commands
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.share.config import ShareConsumerConfig
@@ -194,11 +194,13 @@ def cli() -> str:
     lines = ["# Command line", "", MADE, "", CLI, "", "| command | what it does |", "|---|---|"]
     top = click.Context(commands, info_name="segstore", **commands.context_settings)
     for name in COMMANDS:
-        does = Listed(name).itself().get_short_help_str(limit=500)
+        does = ListedCommand(name).itself().get_short_help_str(limit=500)
         lines.append(row(f"[`segstore {name}`](#segstore-{name})", escaped(does)))
     lines += ["", STATUSES]
     for name in COMMANDS:
-        for context in _with_commands(click.Context(Listed(name).itself(), info_name=name, parent=top)):
+        for context in _with_commands(
+            click.Context(ListedCommand(name).itself(), info_name=name, parent=top)
+        ):
             lines += ["", *_command(context)]
     return "\n".join(lines) + "\n"
 

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from segstore.bench import Figure, Finding, Results, winner
+from segstore.bench import ClaimFinding, Figure, Results, winner
 from segstore.bench.plots import bars, label, panels, save
 from segstore.bench.terminal import figure_text, number_text
 
@@ -134,10 +134,10 @@ def settings(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """For each size and question: is segstore, record by record as the others, the best?"""
     return [
-        Finding(
+        ClaimFinding(
             f"segstore is the best: {question.heading}, values of {size:,} bytes", _answer(found, question)
         )
         for size in results.values("value bytes")

@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from segstore.bench import Cell, Finding, Results
+from segstore.bench import Cell, ClaimFinding, Results
 from segstore.bench.terminal import figure_text, number_text
 
 from . import terms
@@ -159,7 +159,7 @@ def table(results: Results) -> Table:
     return made
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """Of each target that the run can judge."""
     found = []
     for target in TARGETS:
@@ -167,5 +167,5 @@ def findings(results: Results) -> list[Finding]:
         if reached is not None:
             claim = f"{target.work}, {target.figure}: {target.wanted} of {target.other}'s"
             answer = f"{'Yes' if target.is_met(reached) else 'No'}: {number_text(reached)}."
-            found.append(Finding(claim, answer))
+            found.append(ClaimFinding(claim, answer))
     return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from segstore.archiving.archiver import Archiver, WentAnotherWayError
 from segstore.archiving.claim import WritableObjects
-from segstore.archiving.counts import CountedObjects, Counts
+from segstore.archiving.counts import ArchiverCounts, CountedObjects
 from segstore.archiving.lag import lags, total_of
 from segstore.archiving.metrics import families
 from segstore.archiving.moment import Moments
@@ -70,7 +70,7 @@ class Archive(Running):
         """`store` is open "r", and is closed with the archive; `beside` shows the archive's metrics."""
         super().__init__(Latch())
         self._store, self._settings, self._pid = store, settings, os.getpid()
-        self.counts = Counts()
+        self.counts = ArchiverCounts()
         self._objects = CountedObjects(objects, self.counts)
         self._moments = Moments(store, settings)
         self._archiver: Archiver | None = None
@@ -341,7 +341,7 @@ def opened(
     if beside is None:
         held = open_store(store, "r")  # type: ignore[arg-type]
     else:
-        context = beside._context
+        context = beside.context
         context.check_open()
         held = open_store(beside.path, "r", clock=context.clock, files=context.files)
     try:
@@ -354,7 +354,7 @@ def opened(
 
 def _check_outside(objects: RemoteFiles, store: Store) -> None:
     """Raise InvalidArgumentError for an archive in the directory of its store."""
-    files, directory = store._context.files, objects.directory
+    files, directory = store.context.files, objects.directory
     if directory is None:
         return
     root = files.real_path(store.path)

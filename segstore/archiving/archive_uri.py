@@ -26,7 +26,7 @@ _USERS = ("abfs", "abfss", "hdfs", "viewfs")
 """Schemes that have a container or a user before the @, which are no secret."""
 
 
-class _Parts(NamedTuple):
+class _UriParts(NamedTuple):
     """Parts of a URI as they stand in it; `user` may have a password, `place` is host and path."""
 
     scheme: str
@@ -52,7 +52,7 @@ def redacted(uri: str) -> str:
     return f"{parts.scheme}://{user}{parts.place}{'?' if shown else ''}{shown}"
 
 
-def _parts(uri: str) -> _Parts:
+def _parts(uri: str) -> _UriParts:
     """Return the parts of a URI. A "/" or "?" in a password should be quoted, and may not be."""
     scheme, _, rest = uri.partition("://")
     first = re.split("[/?]", rest, maxsplit=1)[0]
@@ -62,7 +62,7 @@ def _parts(uri: str) -> _Parts:
     elif ":" in first and not first.rpartition(":")[2].isdecimal():
         user = rest.rpartition("@")[0]
     place, _, query = (rest[len(user) + 1 :] if user else rest.removeprefix("@")).partition("?")
-    return _Parts(scheme, user, place, tuple(part.partition("=") for part in query.split("&") if part))
+    return _UriParts(scheme, user, place, tuple(part.partition("=") for part in query.split("&") if part))
 
 
 def _shown(name: str, value: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from segstore.archiving.chain import Objects
 from segstore.archiving.log_contents import Extent, LogContents
-from segstore.archiving.log_windows import Ask, LogWindows, ObjectGoneError, Window
+from segstore.archiving.log_windows import Ask, BatchWindow, LogWindows, ObjectGoneError
 from segstore.archiving.open_transactions import TransactionsAhead
 from segstore.archiving.segment_hints import SegmentHints
 from segstore.arrays import np
@@ -27,7 +27,7 @@ from segstore.errors import (
 )
 from segstore.names import MAX_OFFSET
 from segstore.records import CONTROL_FLAG, MAGIC, Records, decode, empty_records, stamped
-from segstore.replication.observed_log import Position
+from segstore.replication.observed_log import OffsetAndEpoch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class ArchivedLog(Closing):
         self.contents, self._newest, self._reads_ahead = contents, newest, read_ahead
         self._hints = SegmentHints(objects, contents.key)
         self._windows = LogWindows(objects)
-        self._last: Window | None = None
+        self._last: BatchWindow | None = None
         self._transactions = TransactionsAhead(self._following)
         self._stable: int | None = None
 
@@ -98,11 +98,11 @@ class ArchivedLog(Closing):
         """See `LogContents.epoch`."""
         return self.contents.epoch
 
-    def position(self, offset: int) -> Position:
+    def position(self, offset: int) -> OffsetAndEpoch:
         """See `LogContents.position`."""
         return self.contents.position(offset)
 
-    def agreed(self, position: Position) -> int:
+    def agreed(self, position: OffsetAndEpoch) -> int:
         """See `LogContents.agreed`."""
         return self.contents.agreed(position)
 
@@ -191,7 +191,7 @@ class ArchivedLog(Closing):
             offset = window.end if first == len(window.batches) else limit
         return empty_records(offset)
 
-    def _span(self, window: Window, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
+    def _span(self, window: BatchWindow, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
         """Return from which batch of a window on, and up to which, a read takes batches: up to a gap that may
         not be. Raises CorruptRecordError if such a gap, or damage, is at its offset.
         """
@@ -223,7 +223,7 @@ class ArchivedLog(Closing):
 
     def _records(
         self,
-        window: Window,
+        window: BatchWindow,
         first: int,
         last: int,
         offset: int,
@@ -263,7 +263,7 @@ class ArchivedLog(Closing):
             )
         return found
 
-    def _window(self, extent: Extent, offset: int, limit: int) -> Window:
+    def _window(self, extent: Extent, offset: int, limit: int) -> BatchWindow:
         """Return the window of an extent that has an offset, or has the gap or the damage in its place."""
         window = self._last
         if window is None or window.extent != extent or not window.ask.begin <= offset <= window.end:
@@ -273,7 +273,7 @@ class ArchivedLog(Closing):
         self._last = window
         return window
 
-    def _first(self, extent: Extent, offset: int, limit: int) -> Window:
+    def _first(self, extent: Extent, offset: int, limit: int) -> BatchWindow:
         """Return a window of an extent that does not begin behind an offset."""
         ask = self._beginning(extent, limit)
         hint = self._hints.position(extent, offset)
@@ -292,7 +292,7 @@ class ArchivedLog(Closing):
         goes_on = self._last is not None and self._last.end == extent.first and self._reads_ahead
         return ask._replace(size=max(ask.size, size)) if goes_on else ask
 
-    def _look_ahead(self, window: Window, limit: int) -> None:
+    def _look_ahead(self, window: BatchWindow, limit: int) -> None:
         if not self._reads_ahead or window.end >= limit:
             return
         ask = window.next()
@@ -301,7 +301,7 @@ class ArchivedLog(Closing):
         if ask is not None:
             self._windows.read_ahead(ask)
 
-    def _following(self, window: Window) -> Window | None:
+    def _following(self, window: BatchWindow) -> BatchWindow | None:
         """Return the window behind another one, None at the end of the log."""
         ask = window.next()
         if ask is None:
@@ -359,7 +359,7 @@ class ArchivedLog(Closing):
         contents, offset = self.contents, self.contents.start
         if offset >= contents.end:
             return contents.end
-        window: Window | None = self._window(self._extent(offset), offset, MAX_OFFSET)
+        window: BatchWindow | None = self._window(self._extent(offset), offset, MAX_OFFSET)
         assert window is not None
         state = self._transactions.begun(window)
         while (window := self._following(window)) is not None:
@@ -373,7 +373,7 @@ def _is_hinted(batch: np.void, last_offset: int) -> bool:
     return found == last_offset or (int(batch["magic"]) != MAGIC and found < last_offset)
 
 
-def _missing(window: Window, position: int, offset: int, back: int) -> CorruptRecordError:
+def _missing(window: BatchWindow, position: int, offset: int, back: int) -> CorruptRecordError:
     return CorruptRecordError(
         window.extent.object, window.at + position, offset, f"offsets up to {back} are missing", back
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore.archiving.archived_log import ArchivedLog
 from segstore.archiving.chain import Objects, newer_state, read_state
 from segstore.archiving.log_contents import LogContents, contents_of
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.segment_list import SegmentList, read_segments
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
-class _Known(NamedTuple):
+class _KnownContents(NamedTuple):
     """Contents, and the entries of the state that they were made of."""
 
     partition: ArchivedPartition
@@ -43,8 +43,8 @@ class ArchivedLogs(Closing):
         """
         self.objects: Objects = RemoteFiles(uri, filesystem)
         self._state = read_state(self.objects)
-        self._known: dict[PartitionKey, _Known] = {}
-        self._logs: dict[PartitionKey, ArchivedLog] = {}
+        self._known: dict[TopicIdPartition, _KnownContents] = {}
+        self._logs: dict[TopicIdPartition, ArchivedLog] = {}
 
     def close(self) -> None:
         """End the threads of the logs."""
@@ -74,7 +74,7 @@ class ArchivedLogs(Closing):
             raise UnknownTopicOrPartitionError(
                 f"{topic}-{partition} is not in the archive; of this topic there are {len(found.partitions)}"
             )
-        key = PartitionKey(topic, found.topic_id, partition)
+        key = TopicIdPartition(topic, found.topic_id, partition)
         held = self._state.partitions.get(key)
         if held is None:
             return LogContents(key, (), 0, 0, 0, (), -1)
@@ -83,7 +83,7 @@ class ArchivedLogs(Closing):
         if known is None or known.partition != held or known.settings != settings:
             listed = self._listed(held)
             made = contents_of(held, listed, _gaps_end(found, held, settings))
-            known = self._known[key] = _Known(held, settings, listed, made)
+            known = self._known[key] = _KnownContents(held, settings, listed, made)
         return known.contents
 
     def log(self, topic: str, partition: int) -> ArchivedLog:

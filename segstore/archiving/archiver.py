@@ -16,32 +16,32 @@ from time import monotonic
 
 from segstore.archiving.changed import changed_files, changed_topics
 from segstore.archiving.claim import WritableObjects, check_claim
-from segstore.archiving.committing import Commit
+from segstore.archiving.committing import CommitWriter
 from segstore.archiving.comparing import same_epochs_end
-from segstore.archiving.counts import Counts
-from segstore.archiving.draft import Carried, Draft, NewList
-from segstore.archiving.flights import Flights
+from segstore.archiving.counts import ArchiverCounts
+from segstore.archiving.draft import Carried, CommitDraft, NewList
+from segstore.archiving.flights import UploadsUnderWay
 from segstore.archiving.moment import Moment, Moments
 from segstore.archiving.object_names import (
     COMMIT,
     STATE,
-    Claim,
+    ArchiverClaim,
     CommitName,
-    PartitionKey,
+    TopicIdPartition,
     parse_claim_object,
     parse_partition_object,
     upload,
 )
 from segstore.archiving.partition_archive import PartitionArchive
 from segstore.archiving.plan import PartitionPlan, current_segments, plan_partition, retired
-from segstore.archiving.retention import Retention
+from segstore.archiving.retention import ArchiveRetention
 from segstore.archiving.salvage import salvage
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.settings import ArchiveSettings
 from segstore.archiving.state import ArchivedPartition, state_of
 from segstore.archiving.taking_over import take_over
-from segstore.archiving.trash import Listed, Trash, list_all, needed_by, own_objects, segment_objects
-from segstore.archiving.uploads import Done, Sealed, Uploads, upload_segment
+from segstore.archiving.trash import ListedObjects, Trash, list_all, needed_by, own_objects, segment_objects
+from segstore.archiving.uploads import Done, SealedSegment, Uploads, upload_segment
 from segstore.errors import (
     ArchiveError,
     ArchiveFencedError,
@@ -74,7 +74,7 @@ class Archiver:
         objects: WritableObjects,
         moments: Moments,
         settings: ArchiveSettings,
-        counts: Counts,
+        counts: ArchiverCounts,
         again: Callable[[Exception], bool],
         most_at_once: int = AT_ONCE,
     ) -> None:
@@ -94,10 +94,10 @@ class Archiver:
         self._numbers = 0
         self._commits = 0
         self._looked = monotonic()
-        self._listed: SimpleQueue[Done[Listed]] = SimpleQueue()
-        self.flights = Flights(objects, moments.files, self._beside, counts)
+        self._listed: SimpleQueue[Done[ListedObjects]] = SimpleQueue()
+        self.flights = UploadsUnderWay(objects, moments.files, self._beside, counts)
         self._trash = Trash(objects, self.claim, settings.grace_ms, counts)
-        self._retention = Retention(settings)
+        self._retention = ArchiveRetention(settings)
         self._last_state = self.state.name
         self._commit_names: set[str] = {str(self.state.name)}
         if not self.state.ways:
@@ -106,9 +106,9 @@ class Archiver:
         """Whether a commit may be there or not: then the archive is to be taken over anew."""
         self.carried: Moment | None = None
         """The moment up to which everything is in the archive; None before the first tick."""
-        self.problems: dict[PartitionKey, str] = {}
+        self.problems: dict[TopicIdPartition, str] = {}
         """Why partitions are not archived, since the last tick."""
-        self._unreadable = set[PartitionKey]()
+        self._unreadable = set[TopicIdPartition]()
 
     def close(self) -> None:
         """End the threads."""
@@ -168,9 +168,9 @@ class Archiver:
                 return moment, plans
         raise ArchiveError(f"{self._moments.store.path}: its segments are replaced again and again")
 
-    def _changed(self, moment: Moment) -> list[PartitionKey]:
+    def _changed(self, moment: Moment) -> list[TopicIdPartition]:
         known = self.partitions
-        found: list[PartitionKey] = []
+        found: list[TopicIdPartition] = []
         for key, ends in moment.ends.items():
             each = known.get(key)
             if each is None:
@@ -180,7 +180,7 @@ class Archiver:
             found.append(key)
         return found
 
-    def _plan(self, key: PartitionKey, ends: Ends) -> PartitionPlan | None:
+    def _plan(self, key: TopicIdPartition, ends: Ends) -> PartitionPlan | None:
         each, had = self.partitions[key], self.state.partitions.get(key)
         try:
             view = self._moments.view(key)
@@ -211,10 +211,10 @@ class Archiver:
 
     # --- segments ---------------------------------------------------------------------------------
 
-    def _some(self, first: list[Sealed]) -> list[Sealed]:
+    def _some(self, first: list[SealedSegment]) -> list[SealedSegment]:
         """Return as many segments as one commit waits for: of each partition the first ones."""
         size = 0
-        found: list[Sealed] = []
+        found: list[SealedSegment] = []
         for each in first:
             if found and size + each.size > self._most:
                 break
@@ -226,12 +226,12 @@ class Archiver:
         self._numbers += 1
         return self._numbers
 
-    def _upload(self, sealed: Iterable[Sealed], time: int) -> None:
+    def _upload(self, sealed: Iterable[SealedSegment], time: int) -> None:
         calls = [partial(self._uploaded, each, upload(self.claim, self._number()), time) for each in sealed]
         if calls:
             self._uploads.run(calls)
 
-    def _uploaded(self, each: Sealed, name: str, time: int) -> None:
+    def _uploaded(self, each: SealedSegment, name: str, time: int) -> None:
         made = upload_segment(self._objects, self._moments.files, each, name, time)
         self.partitions[each.key].ready[made.base, made.source] = made
         self._counts.segments += 1
@@ -260,9 +260,9 @@ class Archiver:
             return False
         is_state = vanished or self._commits >= COMMITS_A_STATE
         name = CommitName(self.claim, self.state.name.sequence + 1, STATE if is_state else COMMIT)
-        commit = Commit(name, time)
+        commit = CommitWriter(name, time)
         lists = self._new_lists(plans, dropped, time)
-        draft = Draft(self._moments, commit, self.state, self.partitions, lists, time)
+        draft = CommitDraft(self._moments, commit, self.state, self.partitions, lists, time)
         for plan in plans:
             draft.take(plan, whole)
         for key in lists.keys() - {plan.key for plan in plans}:
@@ -286,10 +286,10 @@ class Archiver:
         return self.state.time if self.state.topics else 0
 
     def _new_lists(
-        self, plans: Iterable[PartitionPlan], dropped: Mapping[PartitionKey, frozenset[str]], time: int
-    ) -> dict[PartitionKey, NewList]:
+        self, plans: Iterable[PartitionPlan], dropped: Mapping[TopicIdPartition, frozenset[str]], time: int
+    ) -> dict[TopicIdPartition, NewList]:
         """Write the lists of segments that change, and return them."""
-        found: dict[PartitionKey, SegmentList] = {}
+        found: dict[TopicIdPartition, SegmentList] = {}
         for plan in plans:
             listed = self._next_list(plan, dropped.get(plan.key, frozenset()), time)
             if listed is not None:
@@ -322,7 +322,7 @@ class Archiver:
         changed = made.segments != listed.segments or (len(starts) > 1 and starts != listed.starts)
         return made if changed else None
 
-    def _write(self, commit: Commit, draft: Draft, is_state: bool) -> None:
+    def _write(self, commit: CommitWriter, draft: CommitDraft, is_state: bool) -> None:
         """Write a commit, look whether the claim still holds, and note what the archive has now."""
         body, name = commit.body(), str(commit.name)
         self.is_uncertain = True
@@ -352,7 +352,9 @@ class Archiver:
             self._last_state = commit.name
             self._throw_old_commits(commit.time)
 
-    def _note(self, draft: Draft, before: Mapping[PartitionKey, ArchivedPartition], commit: Commit) -> None:
+    def _note(
+        self, draft: CommitDraft, before: Mapping[TopicIdPartition, ArchivedPartition], commit: CommitWriter
+    ) -> None:
         """Take what a commit has brought into memory, and what it has replaced into the trash."""
         for key, new in draft.lists.items():
             each, had = self.partitions[key], before.get(key)
@@ -368,7 +370,7 @@ class Archiver:
         for key in before.keys() - self.state.partitions.keys():
             self._throw_partition(key, before[key], commit.time)
 
-    def _note_carried(self, draft: Draft) -> None:
+    def _note_carried(self, draft: CommitDraft) -> None:
         for key, carried in draft.carried.items():
             each = self.partitions[key]
             each.ends = carried.ends
@@ -381,7 +383,7 @@ class Archiver:
     def _note_unreadable(self, moment: Moment) -> None:
         """Note topics whose settings can't be read: they are not archived."""
         now = {
-            PartitionKey(info.name, info.topic_id, 0): f"{info.name}: {info.error}"
+            TopicIdPartition(info.name, info.topic_id, 0): f"{info.name}: {info.error}"
             for info in moment.topics.values()
             if info.error is not None
         }
@@ -396,7 +398,7 @@ class Archiver:
         for mark in stale:
             self._trash.add(segment_objects(each.key, each.ready.pop(mark)), self.state.time)
 
-    def _throw_partition(self, key: PartitionKey, had: ArchivedPartition, time: int) -> None:
+    def _throw_partition(self, key: TopicIdPartition, had: ArchivedPartition, time: int) -> None:
         each = self.partitions.pop(key)
         for one in (*each.listed.segments, *each.ready.values()):
             self._trash.add(segment_objects(key, one), time)
@@ -423,7 +425,7 @@ class Archiver:
             self._take_listed(self._listed.get_nowait(), moment.time)
         self._trash.sweep(moment.time)
 
-    def _take_listed(self, done: Done[Listed], time: int) -> None:
+    def _take_listed(self, done: Done[ListedObjects], time: int) -> None:
         if done.result is None:
             log.warning("what nothing needs of an archive is not known, and is not deleted: %s", done.error)
             return
@@ -454,7 +456,7 @@ def _starts(
     return starts
 
 
-def _is_live(name: str, claim: Claim, uploads: set[str]) -> bool:
+def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
     """Return whether an object is of one of these uploads, or of a claim that is not below this one."""
     claimed = parse_claim_object(name)
     if claimed is not None:
@@ -463,7 +465,7 @@ def _is_live(name: str, claim: Claim, uploads: set[str]) -> bool:
     return found is not None and found.upload in uploads
 
 
-def _is_advanced(plan: PartitionPlan, uploaded: list[Sealed]) -> bool:
+def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
     """Return whether the segments that were uploaded bring a partition on. One whose pieces go waits for all,
     so that its end in the archive never goes back.
     """

@@ -17,7 +17,7 @@ from segstore.archiving.object_names import (
     CLAIMS,
     COMMIT,
     STATE,
-    Claim,
+    ArchiverClaim,
     CommitName,
     commits_of,
     parse_claim_object,
@@ -42,7 +42,7 @@ class Objects(Protocol):
     def read_range(self, name: str, at: int, length: int) -> bytes: ...
 
 
-def claims(objects: Objects) -> list[Claim]:
+def claims(objects: Objects) -> list[ArchiverClaim]:
     """Return all claims to an archive, the highest first."""
     found = filter(None, map(parse_claim_object, objects.list(CLAIMS)))
     return sorted(found, reverse=True)
@@ -95,7 +95,7 @@ def newer_state(objects: Objects, state: ArchiveState) -> ArchiveState:
     return state if state.name.sequence >= last else read_state(objects)
 
 
-def newest_of(objects: Objects, claim: Claim) -> ArchiveState | None:
+def newest_of(objects: Objects, claim: ArchiverClaim) -> ArchiveState | None:
     """Return the newest state of a claim, None if it has none yet."""
     listed = objects.list(commits_of(claim))
     found = [name for name in map(parse_commit, listed) if name is not None]

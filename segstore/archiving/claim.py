@@ -12,7 +12,7 @@ from typing import Protocol
 from typing_extensions import Buffer
 
 from segstore.archiving.chain import Objects, claims
-from segstore.archiving.object_names import Claim, claim_object
+from segstore.archiving.object_names import ArchiverClaim, claim_object
 from segstore.errors import ArchiveFencedError
 
 
@@ -26,15 +26,15 @@ class WritableObjects(Objects, Protocol):
     def delete_unfinished(self) -> int: ...
 
 
-def take_claim(objects: WritableObjects) -> Claim:
+def take_claim(objects: WritableObjects) -> ArchiverClaim:
     """Write a claim above all others, and return it. Raises ArchiveError."""
     found = claims(objects)
-    claim = Claim(found[0].epoch + 1 if found else 1, secrets.token_hex(8))
+    claim = ArchiverClaim(found[0].epoch + 1 if found else 1, secrets.token_hex(8))
     objects.write(claim_object(claim), [b"{}"])
     return claim
 
 
-def check_claim(objects: Objects, claim: Claim) -> list[Claim]:
+def check_claim(objects: Objects, claim: ArchiverClaim) -> list[ArchiverClaim]:
     """Return all claims, of which this one is the highest. Raises ArchiveFencedError if it is not,
     ArchiveError.
     """

@@ -1,4 +1,4 @@
-"""`Commit`: a commit or a state of an archive that is being made: its header, and the bytes behind it.
+"""`CommitWriter`: a commit or a state of an archive that is being made: its header, and the bytes behind it.
 
 In the archive: one object. Threads: one at a time.
 """
@@ -11,16 +11,16 @@ from typing import Any
 from typing_extensions import Buffer
 
 from segstore.archiving.commit_format import pack_header
-from segstore.archiving.object_names import CommitName, PartitionKey
-from segstore.archiving.pieces import Piece
+from segstore.archiving.object_names import CommitName, TopicIdPartition
+from segstore.archiving.pieces import ArchivedPiece
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic, Versions, Way, header_of
-from segstore.archiving.stretches import Stretch
+from segstore.archiving.stretches import LogStretch
 
 
-class Body:
+class ObjectBody:
     """The bytes of an object, as often as they are asked for."""
 
-    def __init__(self, header: bytes, stretches: Iterable[Stretch]) -> None:
+    def __init__(self, header: bytes, stretches: Iterable[LogStretch]) -> None:
         self._header, self._stretches = header, tuple(stretches)
 
     def __iter__(self) -> Iterator[Buffer]:
@@ -34,7 +34,7 @@ class Body:
         return len(self._header)
 
 
-class Commit:
+class CommitWriter:
     """Takes what has changed; `name` says whether it is a commit or a state."""
 
     def __init__(self, name: CommitName, time: int) -> None:
@@ -44,27 +44,27 @@ class Commit:
         self.forgotten: list[tuple[str, str]] = []
         self.ways: tuple[Way, ...] = ()
         self.header: dict[str, Any] = {}
-        self._entries: dict[PartitionKey, dict[str, Any]] = {}
-        self._stretches: list[Stretch] = []
+        self._entries: dict[TopicIdPartition, dict[str, Any]] = {}
+        self._stretches: list[LogStretch] = []
         self._size = 0
 
-    def piece(self, base: int, stretch: Stretch) -> Piece:
+    def piece(self, base: int, stretch: LogStretch) -> ArchivedPiece:
         """Return the piece that a stretch of a segment becomes in this commit."""
         at = self._size
         self._stretches.append(stretch)
         self._size += stretch.length
-        return Piece(
+        return ArchivedPiece(
             str(self.name), at, stretch.length, stretch.crc, base, stretch.position, stretch.first,
             stretch.end, stretch.max_timestamp,
         )  # fmt: skip
 
-    def partition(self, entry: ArchivedPartition, pieces: Iterable[Piece], drop_before: int) -> None:
+    def partition(self, entry: ArchivedPartition, pieces: Iterable[ArchivedPiece], drop_before: int) -> None:
         """Take the entry of a partition; see `ArchivedPartition.to_json`."""
         self._entries[entry.key] = entry.to_json(pieces, drop_before)
 
-    def body(self) -> Body:
+    def body(self) -> ObjectBody:
         """Return the object's bytes; nothing is added after that."""
         self.header = header_of(
             self.name, self.time, self.topics, self._entries.values(), self.files, self.forgotten, self.ways
         )
-        return Body(pack_header(self.header), self._stretches)
+        return ObjectBody(pack_header(self.header), self._stretches)

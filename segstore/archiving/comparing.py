@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.archiving.object_names import parse_partition_object
-from segstore.archiving.pieces import Piece, Segment, source_of
+from segstore.archiving.pieces import ArchivedPiece, ArchivedSegment, source_of
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition
 from segstore.archiving.stretches import LogFile, crc_of_file
@@ -100,8 +100,8 @@ def _compared_segments(
     local: dict[int, LocalSegment],
     common: int,
     compacted: bool,
-) -> tuple[tuple[Segment, ...], int]:
-    found: list[Segment] = []
+) -> tuple[tuple[ArchivedSegment, ...], int]:
+    found: list[ArchivedSegment] = []
     for each in listed.segments:
         there = local.get(each.base)
         if each.until is not None or each.end <= view.bases[0]:
@@ -115,7 +115,7 @@ def _compared_segments(
     return tuple(found), common
 
 
-def _same_segment(files: Files, segment: Segment, there: LocalSegment) -> Segment | None:
+def _same_segment(files: Files, segment: ArchivedSegment, there: LocalSegment) -> ArchivedSegment | None:
     """Return the entry of a segment whose log the store has, with the source that it has by now."""
     source = source_of(there.identity)
     if there.final_size != segment.size:
@@ -130,12 +130,12 @@ def _same_segment(files: Files, segment: Segment, there: LocalSegment) -> Segmen
 
 def _compared_pieces(
     files: Files,
-    pieces: tuple[Piece, ...],
+    pieces: tuple[ArchivedPiece, ...],
     view: LogView,
     local: dict[int, LocalSegment],
     common: int,
     compacted: bool,
-) -> tuple[tuple[Piece, ...], dict[int, int], int]:
+) -> tuple[tuple[ArchivedPiece, ...], dict[int, int], int]:
     """Return the pieces up to the first one that the log has not, by which files it has them, and the common
     offset. Pieces of a segment that retention or compaction has removed stay, and have no file.
     """
@@ -149,7 +149,7 @@ def _compared_pieces(
     return pieces, inodes, common
 
 
-def _has(files: Files, there: LocalSegment, piece: Piece) -> bool:
+def _has(files: Files, there: LocalSegment, piece: ArchivedPiece) -> bool:
     if not there.identity:
         return False
     log = LogFile(files, there.handle, there.path)
@@ -157,8 +157,8 @@ def _has(files: Files, there: LocalSegment, piece: Piece) -> bool:
 
 
 def _cut(
-    segments: tuple[Segment, ...], pieces: tuple[Piece, ...], common: int
-) -> tuple[tuple[Segment, ...], int]:
+    segments: tuple[ArchivedSegment, ...], pieces: tuple[ArchivedPiece, ...], common: int
+) -> tuple[tuple[ArchivedSegment, ...], int]:
     """Return the segments without those that reach over an offset, and the end of what is kept: a whole
     segment, or a piece.
     """

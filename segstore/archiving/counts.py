@@ -18,7 +18,7 @@ from segstore.mutex import Mutex
 T = TypeVar("T")
 
 
-class Counts:
+class ArchiverCounts:
     """What archivers of one `Archive` have done. `requests` are by kind: list, read, write, delete."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Counts:
 class CountedObjects:
     """Makes the calls on other objects, and counts them."""
 
-    def __init__(self, objects: WritableObjects, counts: Counts) -> None:
+    def __init__(self, objects: WritableObjects, counts: ArchiverCounts) -> None:
         self._objects, self._counts, self.uri = objects, counts, objects.uri
 
     def list(self, prefix: str) -> dict[str, int]:

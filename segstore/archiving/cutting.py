@@ -94,7 +94,7 @@ def _position_of(files: Files, handle: Handle, base_offset: int, first: int) -> 
     return size
 
 
-class _Found(NamedTuple):
+class _Cut(NamedTuple):
     """Where a log is cut: the bytes `rest` come at byte `position`, and the log ends at offset `end` then."""
 
     position: int
@@ -102,7 +102,7 @@ class _Found(NamedTuple):
     end: int
 
 
-def _find(files: Files, handle: Handle, base_offset: int, limit: Limit) -> _Found | None:
+def _find(files: Files, handle: Handle, base_offset: int, limit: Limit) -> _Cut | None:
     size, end, at, reason = files.size(handle), base_offset, 0, ""
     for step in walk(files, handle, 0, size, check_crcs=False, least=base_offset):
         batches = step.batches
@@ -113,7 +113,7 @@ def _find(files: Files, handle: Handle, base_offset: int, limit: Limit) -> _Foun
             data = step.data[position - step.position :][: int(batch["size"][0])]
             rest = _first_of(data, batch, handle.path, least, limit)
             if rest is not None:
-                return _Found(position, *rest)
+                return _Cut(position, *rest)
         if len(batches):
             end = step.stop.last_offset + 1
         at, reason = step.stop.position, BAD.get(step.stop.status, "")

@@ -1,4 +1,5 @@
-"""`Draft`: what becomes of each partition in a commit that is being made: its entry, and its new pieces.
+"""`CommitDraft`: what becomes of each partition in a commit that is being made: its entry, and its new
+pieces.
 
 On disk files are only read, of the logs that have grown. Threads: one at a time.
 """
@@ -10,16 +11,16 @@ from dataclasses import replace
 from errno import ENOENT
 from typing import NamedTuple
 
-from segstore.archiving.committing import Commit
+from segstore.archiving.committing import CommitWriter
 from segstore.archiving.merging import merges
 from segstore.archiving.moment import Moments
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.partition_archive import PartitionArchive
-from segstore.archiving.pieces import Piece, Source
-from segstore.archiving.plan import PartitionPlan, Reading, readings
+from segstore.archiving.pieces import ArchivedPiece, Source
+from segstore.archiving.plan import PartitionPlan, SegmentRead, readings
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic, ArchiveState, Way
-from segstore.archiving.stretches import STEP, LogFile, Stretch, crc_of, crc_of_file, measure
+from segstore.archiving.stretches import STEP, LogFile, LogStretch, crc_of, crc_of_file, measure
 from segstore.errors import CorruptRecordError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.storage.meta.published_ends import Ends
 from segstore.storage.segment.log_view import LogView
@@ -48,23 +49,24 @@ class Carried(NamedTuple):
     problem: str | None
 
 
-class Draft:
+class CommitDraft:
     """Adds partitions to a commit. `lists` has those lists of segments that have changed."""
 
     def __init__(
         self,
         moments: Moments,
-        commit: Commit,
+        commit: CommitWriter,
         state: ArchiveState,
-        partitions: Mapping[PartitionKey, PartitionArchive],
-        lists: Mapping[PartitionKey, NewList],
+        partitions: Mapping[TopicIdPartition, PartitionArchive],
+        lists: Mapping[TopicIdPartition, NewList],
         time: int,
     ) -> None:
         self._moments, self._commit, self._state, self._partitions = moments, commit, state, partitions
         self.lists, self._time = lists, time
-        self.carried: dict[PartitionKey, Carried] = {}
+        self.carried: dict[TopicIdPartition, Carried] = {}
         self._pieces: dict[
-            PartitionKey, tuple[ArchivedPartition, tuple[Piece, ...], tuple[Piece, ...], int]
+            TopicIdPartition,
+            tuple[ArchivedPartition, tuple[ArchivedPiece, ...], tuple[ArchivedPiece, ...], int],
         ] = {}
         self._buffered = 0
 
@@ -83,7 +85,7 @@ class Draft:
         least = max(current[-1].end if current else 0, plan.lost[-1].base + 1 if plan.lost else 0)
         kept = tuple(piece for piece in (had.pieces if had is not None else ()) if piece.base >= least)
         reached = max(reached, kept[-1].end if kept else 0)
-        added: list[Piece] = []
+        added: list[ArchivedPiece] = []
         inodes, problem = dict(each.inodes), None
         try:
             for reading in readings(plan, listed, kept) if whole else ():
@@ -111,7 +113,7 @@ class Draft:
         base = plan.view.bases[-1]
         return base if counts and base <= plan.ends.high_watermark else 0
 
-    def _read(self, reading: Reading, offset: int, plan: PartitionPlan) -> Piece | None:
+    def _read(self, reading: SegmentRead, offset: int, plan: PartitionPlan) -> ArchivedPiece | None:
         local, keep = reading.local, BUFFERED - self._buffered
         log = LogFile(self._moments.files, local.handle, local.path)
         end = plan.ends.high_watermark
@@ -138,7 +140,7 @@ class Draft:
         """Return whether any partition has changed."""
         return bool(self._pieces)
 
-    def keep(self, key: PartitionKey) -> None:
+    def keep(self, key: TopicIdPartition) -> None:
         """Take the entry of a partition of which only the list of segments has changed."""
         had = self._state.partitions[key]
         entry = replace(had, segments=self.lists[key].name)
@@ -172,7 +174,7 @@ class Draft:
 
     # --- merged pieces ----------------------------------------------------------------------------
 
-    def _merged(self, key: PartitionKey, pieces: tuple[Piece, ...]) -> Iterable[Piece]:
+    def _merged(self, key: TopicIdPartition, pieces: tuple[ArchivedPiece, ...]) -> Iterable[ArchivedPiece]:
         """Return pieces, of which those that are small and many are merged, as far as the log has them."""
         runs = merges(pieces)
         if not runs:
@@ -189,7 +191,9 @@ class Draft:
                 found[at : at + len(run)] = [merged]
         return found
 
-    def _merge(self, key: PartitionKey, view: LogView, run: tuple[Piece, ...]) -> Piece | None:
+    def _merge(
+        self, key: TopicIdPartition, view: LogView, run: tuple[ArchivedPiece, ...]
+    ) -> ArchivedPiece | None:
         local = next((each for each in view.segments if each.base_offset == run[0].base), None)
         inode = self._partitions[key].inodes.get(run[0].base)
         if local is None or not local.identity or local.identity[0] != inode:
@@ -207,5 +211,5 @@ class Draft:
             return None
         latest = max(each.max_timestamp for each in run)
         kept = None if data is None else (data,)
-        stretch = Stretch(log, position, length, crc, run[0].first, run[-1].end, latest, kept)
+        stretch = LogStretch(log, position, length, crc, run[0].first, run[-1].end, latest, kept)
         return self._commit.piece(run[0].base, stretch)

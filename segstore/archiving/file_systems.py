@@ -23,7 +23,7 @@ CONNECT_TIMEOUT, REQUEST_TIMEOUT = 5.0, 20.0
 a large upload to be completed."""
 
 
-class Place(NamedTuple):
+class ArchiveLocation(NamedTuple):
     """Where an archive is: its URI without secrets and with them, the path within the file system."""
 
     uri: str
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     filesystem: FileSystem
 
 
-def opened(uri: str | os.PathLike[str], filesystem: FileSystem | None) -> Place:
+def opened(uri: str | os.PathLike[str], filesystem: FileSystem | None) -> ArchiveLocation:
     """Open the file system of a URI, or of the path of a directory; or take the path within another file
     system. Raises InvalidArgumentError, ArchiveError.
     """
@@ -41,7 +41,7 @@ def opened(uri: str | os.PathLike[str], filesystem: FileSystem | None) -> Place:
     if not isinstance(uri, str) or not uri:
         raise InvalidArgumentError(f"uri={uri!r}: give a URI such as s3://bucket/log, or a directory")
     if filesystem is not None:
-        return _unwrapped(Place(uri, uri, uri.rstrip("/"), filesystem))
+        return _unwrapped(ArchiveLocation(uri, uri, uri.rstrip("/"), filesystem))
     from pyarrow import fs
 
     given, shown = uri if is_uri(uri) else arguments.path("uri", uri), redacted(uri)
@@ -51,7 +51,7 @@ def opened(uri: str | os.PathLike[str], filesystem: FileSystem | None) -> Place:
         raise InvalidArgumentError(f"uri={shown!r}: {without_secrets(str(error), uri)}") from None
     except OSError as error:
         raise ArchiveError(f"{shown}: {without_secrets(str(error), uri)}") from None
-    return Place(shown, uri, path.rstrip("/"), _tuned(found))
+    return ArchiveLocation(shown, uri, path.rstrip("/"), _tuned(found))
 
 
 def reopened(filesystem: FileSystem) -> FileSystem:
@@ -62,7 +62,7 @@ def reopened(filesystem: FileSystem) -> FileSystem:
     return call(*arguments_of_it)
 
 
-def _unwrapped(place: Place) -> Place:
+def _unwrapped(place: ArchiveLocation) -> ArchiveLocation:
     """Return the place in the file system below a SubTreeFileSystem."""
     from pyarrow import fs
 

@@ -1,4 +1,4 @@
-"""`Flights`: uploads of segments that run beside the ticks of an archiver.
+"""`UploadsUnderWay`: uploads of segments that run beside the ticks of an archiver.
 
 In the archive: segments, which no list names before they have landed. Threads: the archiver's, and those of
 `Uploads`.
@@ -11,22 +11,24 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from segstore.archiving.claim import WritableObjects
-from segstore.archiving.counts import Counts
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.counts import ArchiverCounts
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.partition_archive import PartitionArchive
-from segstore.archiving.pieces import Segment
-from segstore.archiving.uploads import Done, Sealed, Uploads, upload_segment
+from segstore.archiving.pieces import ArchivedSegment
+from segstore.archiving.uploads import Done, SealedSegment, Uploads, upload_segment
 from segstore.errors import SegstoreError, copy_of
 from segstore.files import Files
 
 
-class Flights:
+class UploadsUnderWay:
     """`names` has the uploads that are under way."""
 
-    def __init__(self, objects: WritableObjects, files: Files, uploads: Uploads, counts: Counts) -> None:
+    def __init__(
+        self, objects: WritableObjects, files: Files, uploads: Uploads, counts: ArchiverCounts
+    ) -> None:
         self._objects, self._files, self._uploads, self._counts = objects, files, uploads, counts
-        self._ended: SimpleQueue[Done[Segment]] = SimpleQueue()
-        self._under_way: dict[int, tuple[Sealed, str]] = {}
+        self._ended: SimpleQueue[Done[ArchivedSegment]] = SimpleQueue()
+        self._under_way: dict[int, tuple[SealedSegment, str]] = {}
 
     @property
     def names(self) -> set[str]:
@@ -38,14 +40,16 @@ class Flights:
         """Return whether an upload is still under way, and not all that were begun have ended."""
         return self._ended.qsize() < len(self._under_way)
 
-    def begin(self, number: int, name: str, each: Sealed, partition: PartitionArchive, time: int) -> None:
+    def begin(
+        self, number: int, name: str, each: SealedSegment, partition: PartitionArchive, time: int
+    ) -> None:
         """Begin an upload with a number that no other one has."""
         self._under_way[number] = each, name
         partition.flying.add((each.local.base_offset, each.source))
         call = partial(upload_segment, self._objects, self._files, each, name, time)
         self._uploads.begin(number, call, self._ended)
 
-    def land(self, partitions: Mapping[PartitionKey, PartitionArchive]) -> None:
+    def land(self, partitions: Mapping[TopicIdPartition, PartitionArchive]) -> None:
         """Take the uploads that have ended into their partitions; one that has failed begins anew at a later
         tick. Raises what is no error of the archive or the disk.
         """
@@ -58,7 +62,7 @@ class Flights:
             if (each := partitions.get(sealed.key)) is not None:
                 self._take(each, sealed, done)
 
-    def _take(self, each: PartitionArchive, sealed: Sealed, done: Done[Segment]) -> None:
+    def _take(self, each: PartitionArchive, sealed: SealedSegment, done: Done[ArchivedSegment]) -> None:
         each.flying.discard((sealed.local.base_offset, sealed.source))
         if done.result is not None:
             each.ready[done.result.base, done.result.source] = done.result

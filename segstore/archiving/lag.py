@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from segstore.archiving.archiver import Archiver
 from segstore.archiving.moment import Moments
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.state import ArchivedPartition
 from segstore.errors import StoreClosedError, UnknownTopicOrPartitionError
 from segstore.following.source_end import UNKNOWN, Lag
@@ -15,12 +15,12 @@ from segstore.storage.meta.published_ends import Ends
 
 def lags(moments: Moments, archiver: Archiver | None) -> dict[tuple[str, int], Lag]:
     """Return the lag of each partition. Raises StoreClosedError, OSError."""
-    moments.store._context.check_open()
+    moments.store.context.check_open()
     now = moments.ends_now(moments.slots)
     if archiver is None or archiver.carried is None:
         return {(key.topic, key.partition): UNKNOWN for key in now}
     had = archiver.state.partitions
-    ms = max(moments.store._context.clock() - archiver.carried.time, 0)
+    ms = max(moments.store.context.clock() - archiver.carried.time, 0)
     found = {}
     for key, ends in now.items():
         there = had.get(key)
@@ -43,7 +43,7 @@ def total_of(found: Mapping[tuple[str, int], Lag]) -> Lag:
     )
 
 
-def _bytes_behind(moments: Moments, key: PartitionKey, ends: Ends, had: ArchivedPartition | None) -> int:
+def _bytes_behind(moments: Moments, key: TopicIdPartition, ends: Ends, had: ArchivedPartition | None) -> int:
     """Return how many bytes the log has behind what is archived of it."""
     try:
         view = moments.view(key)

@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from segstore import names
-from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.object_names import TopicIdPartition
+from segstore.archiving.pieces import ArchivedPiece, ArchivedSegment
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition
 from segstore.leader_epochs import LeaderEpochCache
-from segstore.replication.observed_log import Position, agreed_in, position_in
+from segstore.replication.observed_log import OffsetAndEpoch, agreed_in, position_in
 
 AHEAD = 2
 """Extents behind a part of a log: markers of the part's last transactions lie there, mostly."""
@@ -35,7 +35,7 @@ class Extent(NamedTuple):
     first: int
     end: int
     max_timestamp: int
-    segment: Segment | None = None
+    segment: ArchivedSegment | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LogContents:
     have left gaps, -1: anywhere. `is_part`: there are extents that are not named here.
     """
 
-    key: PartitionKey
+    key: TopicIdPartition
     extents: tuple[Extent, ...]
     start: int
     end: int
@@ -85,11 +85,11 @@ class LogContents:
         """Return the latest leader epoch that the log has taken part in, -1 for none."""
         return self._epochs.current
 
-    def position(self, offset: int) -> Position:
+    def position(self, offset: int) -> OffsetAndEpoch:
         """Return an offset with the leader epoch of the record before it, -1 if that is not known."""
         return position_in(self._epochs, self.end, offset)
 
-    def agreed(self, position: Position) -> int:
+    def agreed(self, position: OffsetAndEpoch) -> int:
         """Return the offset up to which this log surely has the records of the log that a position was taken
         from: that of the position if it has them all.
         """
@@ -121,5 +121,5 @@ def _extents(partition: ArchivedPartition, listed: SegmentList) -> Iterable[Exte
         yield _of_piece(piece)
 
 
-def _of_piece(piece: Piece) -> Extent:
+def _of_piece(piece: ArchivedPiece) -> Extent:
     return Extent(piece.object, piece.at, piece.length, piece.first, piece.end, piece.max_timestamp)

@@ -39,7 +39,7 @@ class ObjectGoneError(Exception):
         self.name = name
 
 
-class Damage(NamedTuple):
+class ObjectDamage(NamedTuple):
     """Bytes that are no batch, at byte `position` of an object; a whole batch begins at offset `next_offset`
     again.
     """
@@ -65,7 +65,7 @@ class Ask(NamedTuple):
         return self.extent.object, self.extent.at + self.position
 
 
-class Window(NamedTuple):
+class BatchWindow(NamedTuple):
     """Whole batches of offsets from `begin` on, below `end`: `data` begins at byte `at` of the object, its
     headers are in `batches`, and in `headers` as C has them. `after` is the byte of the extent at which the
     next window begins. Damage lies behind the batches.
@@ -76,7 +76,7 @@ class Window(NamedTuple):
     headers: bytearray
     after: int
     end: int
-    damage: Damage | None
+    damage: ObjectDamage | None
 
     @property
     def extent(self) -> Extent:
@@ -110,10 +110,10 @@ class LogWindows(Closing):
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._kept: dict[tuple[str, int], Window] = {}
+        self._kept: dict[tuple[str, int], BatchWindow] = {}
         self._worker: Worker | None = None
         self._ahead: Ask | None = None
-        self._read: Window | None = None
+        self._read: BatchWindow | None = None
 
     def close(self) -> None:
         """End the thread that reads ahead; it is not waited for."""
@@ -121,7 +121,7 @@ class LogWindows(Closing):
             self._worker.leave()
         self._worker, self._ahead = None, None
 
-    def get(self, ask: Ask) -> Window:
+    def get(self, ask: Ask) -> BatchWindow:
         """Return a window. Raises ObjectGoneError, CorruptArchiveError for an object that is cut off,
         ArchiveError.
         """
@@ -144,7 +144,7 @@ class LogWindows(Closing):
     def _keep_read(self, ask: Ask) -> None:
         self._read = self._fetched(ask)
 
-    def _arrived(self, ask: Ask) -> Window | None:
+    def _arrived(self, ask: Ask) -> BatchWindow | None:
         """Return the window that was read ahead, None if that is another one, or failed: it is read anew."""
         if self._ahead is None or self._worker is None:
             return None
@@ -157,7 +157,7 @@ class LogWindows(Closing):
         found, self._read = self._read, None
         return found if wanted else None
 
-    def _fetched(self, ask: Ask) -> Window:
+    def _fetched(self, ask: Ask) -> BatchWindow:
         while True:
             data = self._bytes(ask)
             headers, stop = scan_headers(data, ask.extent.at + ask.position, least=ask.begin)
@@ -195,17 +195,17 @@ def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | N
     return ask._replace(size=MOST_SEARCHED, until=ask.extent.length)
 
 
-def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Window:
+def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWindow:
     extent, used = ask.extent, stop.position - ask.extent.at - ask.position
     after, end = ask.position + used, stop.last_offset + 1 if headers else ask.begin
     if stop.status in (lib.SEG_END, lib.SEG_FULL) or (stop.status == lib.SEG_SHORT and headers):
-        return Window(ask, data, headers, after, extent.end if after >= extent.length else end, None)
+        return BatchWindow(ask, data, headers, after, extent.end if after >= extent.length else end, None)
     found = _whole_behind(ask, data, used, end)
     if found is None and headers:  # the next window begins with the damage
-        return Window(ask, data, headers, after, end, None)
+        return BatchWindow(ask, data, headers, after, end, None)
     after, end = (extent.length, extent.end) if found is None else found
-    damage = Damage(stop.position, BAD.get(stop.status, "the object was cut"), end)
-    return Window(ask, data, headers, after, end, damage)
+    damage = ObjectDamage(stop.position, BAD.get(stop.status, "the object was cut"), end)
+    return BatchWindow(ask, data, headers, after, end, damage)
 
 
 def _whole_behind(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from segstore.archiving.pieces import Piece
+from segstore.archiving.pieces import ArchivedPiece
 
 FEWEST = 16
 SIZES = (1 << 16, 1 << 20, 16 << 20)
 """Bytes: a piece that has the last of these, or more, is not merged any more."""
 
 
-def merges(pieces: tuple[Piece, ...]) -> list[tuple[Piece, ...]]:
+def merges(pieces: tuple[ArchivedPiece, ...]) -> list[tuple[ArchivedPiece, ...]]:
     """Return the runs of pieces, each of one segment, that are to become one piece each."""
     for size in SIZES:
         runs = [

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from segstore.archiving.counts import Counts
+from segstore.archiving.counts import ArchiverCounts
 from segstore.following.source_end import Lag
 from segstore.operating.families import counter, gauge
-from segstore.storage.store.stats import Family, Metric, Sample
+from segstore.storage.store.stats import Family, Metric, MetricSample
 
 _REQUESTS = Metric("", "segstore_archive_requests_total", "counter", "requests to the archive, by kind", "")
 
 
-def families(lag: Lag, counts: Counts, is_up: bool, problems: int) -> list[Family]:
+def families(lag: Lag, counts: ArchiverCounts, is_up: bool, problems: int) -> list[Family]:
     """Return the metrics of an archive."""
     seconds = lag.ms / 1000 if lag.ms > 0 else float(lag.ms)
-    kinds = [Sample((kind,), float(n)) for kind, n in sorted(counts.requests.copy().items())]
+    kinds = [MetricSample((kind,), float(n)) for kind, n in sorted(counts.requests.copy().items())]
     return [
         gauge("segstore_archive_up", "1 if the last tick has archived all", float(is_up)),
         gauge("segstore_archive_lag_records", "records that the archive lacks", float(lag.records)),

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from segstore import names
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.settings import ArchiveSettings
 from segstore.errors import CorruptCheckpointError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.storage.copy import small_files
-from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs, try_offsets
 from segstore.storage.meta.published_ends import Ends, slot_key
 from segstore.storage.meta.topics import TopicInfo
@@ -29,7 +29,7 @@ _NOT_ARCHIVED = frozenset({names.LAGS, names.LET_GO})
 """What other processes are told for the moment."""
 _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
-Slots = dict[PartitionKey, int]
+Slots = dict[TopicIdPartition, int]
 
 
 class Moment(NamedTuple):
@@ -40,21 +40,21 @@ class Moment(NamedTuple):
     time: int
     topics: Mapping[str, TopicInfo]
     all_topics: frozenset[tuple[str, str]]
-    ends: dict[PartitionKey, Ends]
+    ends: dict[TopicIdPartition, Ends]
 
 
 class Moments:
     """Takes moments of a store that is open "r"."""
 
     def __init__(self, store: Store, settings: ArchiveSettings) -> None:
-        assert isinstance(store._side, StoreReader)
-        self.store, self.side, self._settings = store, store._side, settings
-        self.files = store._context.files
+        assert isinstance(store.engine, StoreReader)
+        self.store, self.side, self._settings = store, store.engine, settings
+        self.files = store.context.files
         self._found: Mapping[str, TopicInfo] | None = None
         self._topics: dict[str, TopicInfo] = {}
         self._all: frozenset[tuple[str, str]] = frozenset()
         self._slots: Slots = {}
-        self._followers: dict[PartitionKey, Follower] = {}
+        self._followers: dict[TopicIdPartition, ReadOnlyPartition] = {}
         self._small: dict[str, bytes] = {}
         self._small_seen = (-1, 0)
         self._cleaned: dict[tuple[str, int], int] = {}
@@ -63,7 +63,7 @@ class Moments:
     def take(self) -> Moment:
         """Return this moment. Raises OSError, CorruptCheckpointError."""
         self._look_at_topics()
-        now = self.store._context.clock()
+        now = self.store.context.clock()
         return Moment(now, self._topics, self._all, self.ends_now(self._slots))
 
     def _look_at_topics(self) -> None:
@@ -72,7 +72,7 @@ class Moments:
             return
         chosen = {name: info for name, info in found.items() if self._settings.has(name)}
         slots = {
-            PartitionKey(t.name, t.topic_id, number): slot_key(t.topic_id, t.name, number)
+            TopicIdPartition(t.name, t.topic_id, number): slot_key(t.topic_id, t.name, number)
             for t in chosen.values()
             if t.error is None
             for number in t.partition_ids
@@ -81,11 +81,11 @@ class Moments:
         self._followers = {key: each for key, each in self._followers.items() if key in slots}
         self._found, self._topics, self._all, self._slots = found, chosen, everything, slots
 
-    def info(self, key: PartitionKey) -> TopicInfo:
+    def info(self, key: TopicIdPartition) -> TopicInfo:
         """Return the topic of a partition that the last moment has."""
         return self._topics[key.topic]
 
-    def ends_now(self, slots: Slots) -> dict[PartitionKey, Ends]:
+    def ends_now(self, slots: Slots) -> dict[TopicIdPartition, Ends]:
         """Return the ends of these logs, those that are published all at one moment."""
         published = self.side.ends_of(list(slots.values()))
         if len(published) == len(slots):
@@ -102,7 +102,7 @@ class Moments:
         """Return the keys of the partitions that are archived."""
         return self._slots
 
-    def _unpublished(self, key: PartitionKey) -> Ends | None:
+    def _unpublished(self, key: TopicIdPartition) -> Ends | None:
         """Return where an unpublished log ends, None if it is only being made, or was deleted."""
         try:
             view = self.follower(key).view
@@ -112,7 +112,7 @@ class Moments:
         end = view.end_offset
         return Ends(0, view.start_offset, end, end, view.stable_offset, 0, layout, -1)
 
-    def follower(self, key: PartitionKey) -> Follower:
+    def follower(self, key: TopicIdPartition) -> ReadOnlyPartition:
         """Return the reading side of a partition. Raises UnknownTopicOrPartitionError."""
         known = self._followers.get(key)
         if known is not None:
@@ -122,11 +122,11 @@ class Moments:
         made = self._followers[key] = self.side.follower(self._topics[key.topic], key.partition)
         return made
 
-    def view(self, key: PartitionKey) -> LogView:
+    def view(self, key: TopicIdPartition) -> LogView:
         """Return a log as it is now. Raises UnknownTopicOrPartitionError, StoreClosedError, OSError."""
         return self.follower(key).view
 
-    def epochs(self, key: PartitionKey) -> tuple[tuple[int, int], ...]:
+    def epochs(self, key: TopicIdPartition) -> tuple[tuple[int, int], ...]:
         """Return the leader epochs of a log by its checkpoint; none if that is damaged. Raises OSError."""
         path = os.path.join(self.follower(key).directory, names.LEADER_EPOCHS)
         try:

@@ -45,7 +45,7 @@ _OF_PARTITION = re.compile(
 )
 
 
-class Claim(NamedTuple):
+class ArchiverClaim(NamedTuple):
     """An archiver's claim to an archive. The highest counts."""
 
     epoch: int
@@ -58,7 +58,7 @@ class Claim(NamedTuple):
 class CommitName(NamedTuple):
     """The name of a commit or a state; `suffix` says which."""
 
-    claim: Claim
+    claim: ArchiverClaim
     sequence: int
     suffix: str
 
@@ -66,7 +66,7 @@ class CommitName(NamedTuple):
         return f"{COMMITS}{self.claim}/{self.sequence:020d}{self.suffix}"
 
 
-class PartitionKey(NamedTuple):
+class TopicIdPartition(NamedTuple):
     """A partition of a topic by its id: a topic that was deleted and made again is another one."""
 
     topic: str
@@ -82,7 +82,7 @@ class PartitionObject(NamedTuple):
     of segments, whose `number` is its version.
     """
 
-    key: PartitionKey
+    key: TopicIdPartition
     number: int
     upload: str
     suffix: str
@@ -93,37 +93,37 @@ class PartitionObject(NamedTuple):
         return f"{directory}/{self.number:020d}.{self.upload}{self.suffix}"
 
 
-def claim_object(claim: Claim) -> str:
+def claim_object(claim: ArchiverClaim) -> str:
     """Return the name of the object by which an archiver claims the archive."""
     return f"{CLAIMS}{claim}"
 
 
-def commits_of(claim: Claim) -> str:
+def commits_of(claim: ArchiverClaim) -> str:
     """Return the prefix of the names of a claim's commits and states."""
     return f"{COMMITS}{claim}/"
 
 
-def upload(claim: Claim, number: int) -> str:
+def upload(claim: ArchiverClaim, number: int) -> str:
     """Return the part of a name that says which upload the object comes from."""
     return f"{claim}-{number}"
 
 
-def claim_of_upload(text: str) -> Claim | None:
+def claim_of_upload(text: str) -> ArchiverClaim | None:
     """Return the claim in a name that `upload` made."""
     match = _UPLOAD.fullmatch(text)
-    return None if match is None else Claim(int(match[2]), match[3])
+    return None if match is None else ArchiverClaim(int(match[2]), match[3])
 
 
-def parse_claim(text: str) -> Claim | None:
+def parse_claim(text: str) -> ArchiverClaim | None:
     """Return the claim whose `str` this is."""
     match = _CLAIM_NAME.fullmatch(text)
-    return None if match is None else Claim(int(match[1]), match[2])
+    return None if match is None else ArchiverClaim(int(match[1]), match[2])
 
 
-def parse_claim_object(name: str) -> Claim | None:
+def parse_claim_object(name: str) -> ArchiverClaim | None:
     """Return the claim that an object stands for."""
     match = _CLAIM_OBJECT.fullmatch(name)
-    return None if match is None else Claim(int(match[2]), match[3])
+    return None if match is None else ArchiverClaim(int(match[2]), match[3])
 
 
 def parse_commit(name: str) -> CommitName | None:
@@ -131,7 +131,7 @@ def parse_commit(name: str) -> CommitName | None:
     match = _COMMIT.fullmatch(name)
     if match is None or int(match[4]) > INT64_MAX:
         return None
-    return CommitName(Claim(int(match[2]), match[3]), int(match[4]), match[5])
+    return CommitName(ArchiverClaim(int(match[2]), match[3]), int(match[4]), match[5])
 
 
 def parse_partition_object(name: str) -> PartitionObject | None:
@@ -140,5 +140,5 @@ def parse_partition_object(name: str) -> PartitionObject | None:
     if match is None or int(match[4]) > INT64_MAX or int(match[3]) > INT32_MAX:
         return None
     topic_id = "" if match[2] == NO_TOPIC_ID else match[2]
-    key = PartitionKey(match[1], topic_id, int(match[3]))
+    key = TopicIdPartition(match[1], topic_id, int(match[3]))
     return PartitionObject(key, int(match[4]), match[5], match[8])

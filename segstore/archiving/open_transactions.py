@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from segstore.archiving.log_windows import Window
+from segstore.archiving.log_windows import BatchWindow
 from segstore.arrays import np
 from segstore.errors import CorruptRecordError
 from segstore.index.txn_index import AbortedTxn
@@ -27,21 +27,21 @@ class TransactionsAhead:
     window behind another one, None at the end of the log.
     """
 
-    def __init__(self, following: Callable[[Window], Window | None]) -> None:
+    def __init__(self, following: Callable[[BatchWindow], BatchWindow | None]) -> None:
         self._following = following
         self._state = ProducerState()
         self._aborted: list[AbortedTxn] = []
         self._begin = 0
-        self._last: Window | None = None
+        self._last: BatchWindow | None = None
 
-    def begun(self, window: Window) -> ProducerState:
+    def begun(self, window: BatchWindow) -> ProducerState:
         """Forget all, and begin with a window; the state changes with each window that is taken."""
         self._state, self._aborted = ProducerState(), []
         self._begin = window.ask.begin
         self.take(window)
         return self._state
 
-    def take(self, window: Window) -> None:
+    def take(self, window: BatchWindow) -> None:
         """Take in the batches of the next window. Raises CorruptRecordError for a marker that can't be
         read.
         """
@@ -55,7 +55,7 @@ class TransactionsAhead:
         self._aborted += self._state.update(window.headers, read_control)
         self._last = window
 
-    def judged(self, window: Window, first: int, last: int) -> tuple[NDArray[np.bool_], int]:
+    def judged(self, window: BatchWindow, first: int, last: int) -> tuple[NDArray[np.bool_], int]:
         """Return which batches of a window, from `first` on, below `last`, belong to an aborted transaction;
         and how many come before the first one whose transaction's end is not in the log. Raises
         CorruptRecordError if that is the very first one.
@@ -78,7 +78,7 @@ class TransactionsAhead:
             raise _without_marker(window, batches[0])
         return bad, known
 
-    def _reach(self, window: Window, offset: int) -> None:
+    def _reach(self, window: BatchWindow, offset: int) -> None:
         """Take in windows until the transactions of an offset and those before it have ended, or the log
         ends.
         """
@@ -93,7 +93,7 @@ class TransactionsAhead:
             self.take(after)
 
 
-def _without_marker(window: Window, batch: np.void) -> CorruptRecordError:
+def _without_marker(window: BatchWindow, batch: np.void) -> CorruptRecordError:
     return CorruptRecordError(
         window.extent.object,
         int(batch["position"]),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Segment, Source
+from segstore.archiving.object_names import TopicIdPartition
+from segstore.archiving.pieces import ArchivedSegment, Source
 from segstore.archiving.segment_list import SegmentList
 from segstore.storage.meta.published_ends import Ends
 
@@ -20,11 +20,11 @@ class PartitionArchive:
     offset and source. `ends` are what the archive has, None if the next tick is to look.
     """
 
-    key: PartitionKey
+    key: TopicIdPartition
     listed: SegmentList
     ends: Ends | None = None
     inodes: dict[int, int] = field(default_factory=dict)
-    ready: dict[tuple[int, Source], Segment] = field(default_factory=dict)
+    ready: dict[tuple[int, Source], ArchivedSegment] = field(default_factory=dict)
     flying: set[tuple[int, Source]] = field(default_factory=set)
     epochs: tuple[tuple[int, int], ...] = ()
     epoch: int | None = None

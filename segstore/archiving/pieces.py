@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.archiving.object_names import PartitionKey, PartitionObject
+from segstore.archiving.object_names import PartitionObject, TopicIdPartition
 
 Source = tuple[int, int, int]
 """What tells a file of the store from another one under its name: inode, size, and time of change (ns). The
@@ -24,7 +24,7 @@ def source_of(identity: Iterable[int]) -> Source:
     return int(inode), int(size), int(changed)
 
 
-class Segment(NamedTuple):
+class ArchivedSegment(NamedTuple):
     """A sealed segment. Offsets from `base` on, below `end`; `files` has size in bytes and CRC-32C of each of
     its files, by suffix; `max_timestamp` is the largest of its records (ms), -1 for none.
 
@@ -44,7 +44,7 @@ class Segment(NamedTuple):
     retired: str | None = None
     source: Source = (0, 0, 0)
 
-    def object(self, key: PartitionKey, suffix: str) -> str:
+    def object(self, key: TopicIdPartition, suffix: str) -> str:
         """Return the name of the object that has one of the segment's files."""
         return str(PartitionObject(key, self.base, self.upload, suffix))
 
@@ -53,7 +53,7 @@ class Segment(NamedTuple):
         """Return how many bytes the segment's log has."""
         return self.files[names.LOG][0]
 
-    def retire(self, until: int, why: str) -> Segment:
+    def retire(self, until: int, why: str) -> ArchivedSegment:
         """Return the entry of the segment once it is in the log no more."""
         return self._replace(until=until, retired=why)
 
@@ -77,13 +77,13 @@ class Segment(NamedTuple):
         return held
 
 
-def segment_of(held: Mapping[str, Any]) -> Segment:
+def segment_of(held: Mapping[str, Any]) -> ArchivedSegment:
     """Return the segment of an entry. Raises KeyError, TypeError, ValueError."""
     files = {str(suffix): (int(size), int(crc)) for suffix, (size, crc) in held["files"].items()}
     if names.LOG not in files:
         raise ValueError("a segment without a log")
     until = held.get("until")
-    return Segment(
+    return ArchivedSegment(
         int(held["base"]),
         int(held["end"]),
         str(held["upload"]),
@@ -96,7 +96,7 @@ def segment_of(held: Mapping[str, Any]) -> Segment:
     )
 
 
-class Piece(NamedTuple):
+class ArchivedPiece(NamedTuple):
     """A stretch of a segment's log within a commit or a state: `length` bytes from byte `at` of `object` on,
     which lie at byte `position` of the segment with base offset `base`. They are whole batches, of offsets
     from `first` on, below `end`.
@@ -117,10 +117,10 @@ class Piece(NamedTuple):
         return list(self)
 
 
-def piece_of(held: Any) -> Piece:
+def piece_of(held: Any) -> ArchivedPiece:
     """Return the piece of an entry. Raises TypeError, ValueError."""
     name, *numbers = held
     if not isinstance(name, str):
         raise TypeError(f"the name of an object is expected, not {name!r}")
     at, length, crc, base, position, first, end, max_timestamp = map(int, numbers)
-    return Piece(name, at, length, crc, base, position, first, end, max_timestamp)
+    return ArchivedPiece(name, at, length, crc, base, position, first, end, max_timestamp)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Piece, Segment, Source
+from segstore.archiving.object_names import TopicIdPartition
+from segstore.archiving.pieces import ArchivedPiece, ArchivedSegment, Source
 from segstore.archiving.segment_list import SegmentList
-from segstore.archiving.uploads import Sealed
+from segstore.archiving.uploads import SealedSegment
 from segstore.storage.meta.published_ends import Ends
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment as LocalSegment
@@ -19,11 +19,11 @@ from segstore.storage.segment.segment import Segment as LocalSegment
 MOST_IN_PIECES = 64 << 20
 """Bytes of a partition; if there are more, sealed segments are uploaded before the commit."""
 
-Ready = Mapping[tuple[int, Source], Segment]
+Ready = Mapping[tuple[int, Source], ArchivedSegment]
 """Segments that are in the archive whole, by base offset and source."""
 
 
-class Reading(NamedTuple):
+class SegmentRead(NamedTuple):
     """Bytes of a segment's log from `position` on, below `size`, that go into a piece."""
 
     local: LocalSegment
@@ -36,31 +36,31 @@ class PartitionPlan(NamedTuple):
     commit, `later` those that are uploaded beside it.
     """
 
-    key: PartitionKey
+    key: TopicIdPartition
     view: LogView
     ends: Ends
     start: int
-    sealed: tuple[Sealed, ...]
-    lost: tuple[Piece, ...]
-    first: tuple[Sealed, ...]
-    later: tuple[Sealed, ...]
+    sealed: tuple[SealedSegment, ...]
+    lost: tuple[ArchivedPiece, ...]
+    first: tuple[SealedSegment, ...]
+    later: tuple[SealedSegment, ...]
 
 
-def sealed_of(key: PartitionKey, view: LogView, high_watermark: int) -> tuple[Sealed, ...]:
+def sealed_of(key: TopicIdPartition, view: LogView, high_watermark: int) -> tuple[SealedSegment, ...]:
     """Return the sealed segments of a log that lie below its high watermark."""
     return tuple(
-        Sealed(key, local, end, local.final_size)
+        SealedSegment(key, local, end, local.final_size)
         for local, end in zip(view.segments, view.bases[1:], strict=False)
         if end <= high_watermark
     )
 
 
 def plan_partition(
-    key: PartitionKey,
+    key: TopicIdPartition,
     view: LogView,
     ends: Ends,
     listed: SegmentList,
-    pieces: tuple[Piece, ...],
+    pieces: tuple[ArchivedPiece, ...],
     inodes: Mapping[int, int],
     ready: Ready,
 ) -> PartitionPlan:
@@ -80,7 +80,9 @@ def plan_partition(
     return PartitionPlan(key, view, ends, start, sealed, lost, tuple(first), tuple(later))
 
 
-def readings(plan: PartitionPlan, listed: SegmentList, pieces: tuple[Piece, ...]) -> list[Reading]:
+def readings(
+    plan: PartitionPlan, listed: SegmentList, pieces: tuple[ArchivedPiece, ...]
+) -> list[SegmentRead]:
     """Return what goes into pieces, behind the segments of `listed` and the pieces that are kept."""
     base, position = _tail(plan.view, listed, pieces)
     found = []
@@ -89,11 +91,11 @@ def readings(plan: PartitionPlan, listed: SegmentList, pieces: tuple[Piece, ...]
             at = position if local.base_offset == base else 0
             size = plan.view.end_of(slot)
             if at < size:
-                found.append(Reading(local, at, size))
+                found.append(SegmentRead(local, at, size))
     return found
 
 
-def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> list[Segment]:
+def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> list[ArchivedSegment]:
     """Return the segments that are the archive's log from now on: those of the store's that are uploaded, and
     between them what was there before, so that each offset is there once. A segment of the store's waits for
     those before it, and for its neighbours if it would take the place of a part of an earlier one only.
@@ -113,9 +115,11 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
     return _joined(sorted(new + kept, key=lambda each: each.base), kept, plan.view.bases[0])
 
 
-def _joined(segments: list[Segment], kept: Collection[Segment], begin: int) -> list[Segment]:
+def _joined(
+    segments: list[ArchivedSegment], kept: Collection[ArchivedSegment], begin: int
+) -> list[ArchivedSegment]:
     """Return the segments without new ones behind a gap: what lies there is in pieces until then."""
-    found, old = list[Segment](), {_offsets(each) for each in kept}
+    found, old = list[ArchivedSegment](), {_offsets(each) for each in kept}
     for each in segments:
         if each.base <= begin or _offsets(each) in old:
             found.append(each)
@@ -123,7 +127,7 @@ def _joined(segments: list[Segment], kept: Collection[Segment], begin: int) -> l
     return found
 
 
-def _halved(old: Collection[Segment], new: Collection[Segment]) -> list[Segment]:
+def _halved(old: Collection[ArchivedSegment], new: Collection[ArchivedSegment]) -> list[ArchivedSegment]:
     """Return the old segments of which new ones have a part of the offsets only."""
     before, after = {_offsets(each) for each in old}, {_offsets(each) for each in new}
     others = [each for each in new if _offsets(each) not in before]
@@ -134,22 +138,22 @@ def _halved(old: Collection[Segment], new: Collection[Segment]) -> list[Segment]
     ]
 
 
-def _offsets(segment: Segment) -> tuple[int, int]:
+def _offsets(segment: ArchivedSegment) -> tuple[int, int]:
     return segment.base, segment.end
 
 
-def _overlap(one: Segment, other: Segment) -> int:
+def _overlap(one: ArchivedSegment, other: ArchivedSegment) -> int:
     return max(min(one.end, other.end) - max(one.base, other.base), 0)
 
 
-def _covered(segment: Segment, others: Collection[Segment]) -> int:
+def _covered(segment: ArchivedSegment, others: Collection[ArchivedSegment]) -> int:
     """Return how many of a segment's offsets others have, of which no two have the same one."""
     return sum(_overlap(segment, each) for each in others)
 
 
 def retired(
-    listed: SegmentList, current: Collection[Segment], plan: PartitionPlan, time: int
-) -> list[Segment]:
+    listed: SegmentList, current: Collection[ArchivedSegment], plan: PartitionPlan, time: int
+) -> list[ArchivedSegment]:
     """Return all segments of the list: the current ones, and those that are in the log no more."""
     kept = {(each.base, each.source, each.upload) for each in current}
     gone = []
@@ -167,7 +171,7 @@ def _listed_end(listed: SegmentList) -> int:
     return current[-1].end if current else -1
 
 
-def _tail(view: LogView, listed: SegmentList, pieces: tuple[Piece, ...]) -> tuple[int, int]:
+def _tail(view: LogView, listed: SegmentList, pieces: tuple[ArchivedPiece, ...]) -> tuple[int, int]:
     """Return the segment, by its base offset, and the byte in it from which on the archive lacks the log."""
     end = _listed_end(listed)
     if pieces and pieces[-1].base >= end:
@@ -175,7 +179,9 @@ def _tail(view: LogView, listed: SegmentList, pieces: tuple[Piece, ...]) -> tupl
     return max(end, view.bases[0]), 0
 
 
-def _lost(view: LogView, pieces: tuple[Piece, ...], inodes: Mapping[int, int]) -> tuple[Piece, ...]:
+def _lost(
+    view: LogView, pieces: tuple[ArchivedPiece, ...], inodes: Mapping[int, int]
+) -> tuple[ArchivedPiece, ...]:
     """Return the pieces up to the last one whose file is in the log no more."""
     there = {each.base_offset: each.identity[0] for each in view.segments if each.identity}
     gone = [n for n, each in enumerate(pieces) if there.get(each.base, -1) != inodes.get(each.base, -2)]

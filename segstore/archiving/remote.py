@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from typing_extensions import Buffer
 
 from segstore.archiving.archive_uri import without_secrets
-from segstore.archiving.file_systems import OBJECT_STORES, Place, opened, reopened
+from segstore.archiving.file_systems import OBJECT_STORES, ArchiveLocation, opened, reopened
 from segstore.archiving.retries import Retries
 from segstore.errors import ArchiveError, Needing
 from segstore.files import Files
@@ -77,9 +77,9 @@ class RemoteFiles:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         from pyarrow import fs
 
-        self._set(Place(*state[:4]), Files(), fs, state[4])
+        self._set(ArchiveLocation(*state[:4]), Files(), fs, state[4])
 
-    def _set(self, place: Place, files: Files, module: Any, patience: float) -> None:
+    def _set(self, place: ArchiveLocation, files: Files, module: Any, patience: float) -> None:
         self.uri, self._secret_uri, self._base, self._filesystem = place
         self._files, self._fs_module, self._patience = files, module, patience
         kind, self._process = self._filesystem.type_name, os.getpid()
@@ -163,7 +163,7 @@ class RemoteFiles:
         A failed upload is made again from its beginning, unless `parts` is an iterator of more than `HELD`
         bytes, which can't be begun again.
         """
-        source = _Source(parts)
+        source = _PartsSource(parts)
         if not self._is_local:
             source.hold(HELD)
         put = self._put_local if self._is_local else self._upload if self._shows_whole else self._put_renamed
@@ -213,7 +213,7 @@ class RemoteFiles:
             except FileNotFoundError:
                 raise FileNotFoundError(f"{self.uri}: {name}: there is no such object") from None
 
-    def _upload(self, path: str, source: _Source) -> int:
+    def _upload(self, path: str, source: _PartsSource) -> int:
         """Write to an object store. A failed request makes `close` fail, too, as parts are sent in the
         background; only an error of the parts completes the upload.
         """
@@ -229,14 +229,14 @@ class RemoteFiles:
         stream.close()
         return size
 
-    def _put_renamed(self, path: str, source: _Source) -> int:
+    def _put_renamed(self, path: str, source: _PartsSource) -> int:
         self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         size = self._upload(path + PART, source)
         self._drop(path)  # HDFS moves over nothing that is there
         self.filesystem.move(path + PART, path)
         return size
 
-    def _put_local(self, path: str, source: _Source) -> int:
+    def _put_local(self, path: str, source: _PartsSource) -> int:
         size, directory = 0, path.rpartition("/")[0]
         self._ensure(directory)
         with self._files.open_anew(path + PART) as out:
@@ -269,7 +269,7 @@ class RemoteFiles:
         return f"{self._base}/{name}"
 
     @contextmanager
-    def _told(self, name: str, source: _Source | None = None) -> Iterator[None]:
+    def _told(self, name: str, source: _PartsSource | None = None) -> Iterator[None]:
         """Run a block; an error of the file system tells of which object it is. One of the source of a write
         stays as it is.
         """
@@ -285,7 +285,7 @@ class RemoteFiles:
             raise ArchiveError(f"{self.uri}: {name}: {_REQUEST.sub('', text)}") from cause
 
 
-class _Source:
+class _PartsSource:
     """The parts of an object that is written, each time from the first one on; `error` is what they have
     raised.
     """

@@ -17,7 +17,7 @@ from segstore import names
 from segstore.archiving.chain import Objects, read_state
 from segstore.archiving.contents import named_objects
 from segstore.archiving.downloads import Progress, ReadableObjects, download
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.restored_partition import RestoredPartition
 from segstore.archiving.segment_list import read_segments
@@ -219,7 +219,7 @@ class _Restoring:
             info = self._settings(topic.name, data)
             settings.settings(topic.name).write(data)
         for number in topic.partitions if info is None else info.partition_ids:
-            key = PartitionKey(topic.name, topic.topic_id, number)
+            key = TopicIdPartition(topic.name, topic.topic_id, number)
             archived = self._state.partitions.get(key)
             if archived is not None:
                 yield self._partition(archived, info)
@@ -242,7 +242,7 @@ class _Restoring:
             self._files, directory, archived, listed, self._cut, self._time, gapped=gapped
         )
 
-    def _newest_epoch(self, key: PartitionKey) -> int:
+    def _newest_epoch(self, key: TopicIdPartition) -> int:
         newest = self._newest.partitions.get(key)
         return max((epoch for epoch, _ in newest.epochs), default=-1) if newest else -1
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.archiving.downloads import ObjectRange
-from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.object_names import TopicIdPartition
+from segstore.archiving.pieces import ArchivedPiece, ArchivedSegment
 from segstore.errors import CorruptArchiveError
 
 
@@ -25,7 +25,7 @@ class RestoredLog(NamedTuple):
     end: int
     max_timestamp: int
     ranges: tuple[ObjectRange, ...]
-    segment: Segment | None = None
+    segment: ArchivedSegment | None = None
     first: int = 0
 
     @property
@@ -34,7 +34,7 @@ class RestoredLog(NamedTuple):
         return max(self.base, self.first)
 
 
-def of_segments(key: PartitionKey, segments: Iterable[Segment]) -> Iterator[RestoredLog]:
+def of_segments(key: TopicIdPartition, segments: Iterable[ArchivedSegment]) -> Iterator[RestoredLog]:
     """Yield the logs of sealed segments, which are in order."""
     first = 0
     for each in segments:
@@ -43,13 +43,13 @@ def of_segments(key: PartitionKey, segments: Iterable[Segment]) -> Iterator[Rest
         first = each.end
 
 
-def file_of(key: PartitionKey, segment: Segment, suffix: str) -> ObjectRange:
+def file_of(key: TopicIdPartition, segment: ArchivedSegment, suffix: str) -> ObjectRange:
     """Return the object of one of a segment's files, from its first to its last byte."""
     size, crc = segment.files[suffix]
     return ObjectRange(segment.object(key, suffix), 0, size, crc)
 
 
-def of_pieces(pieces: Iterable[Piece]) -> Iterator[RestoredLog]:
+def of_pieces(pieces: Iterable[ArchivedPiece]) -> Iterator[RestoredLog]:
     """Yield the logs that pieces make up. Raises CorruptArchiveError if the beginning of one is missing."""
     for base, group in groupby(pieces, key=lambda it: it.base):
         some = list(group)
@@ -61,7 +61,11 @@ def of_pieces(pieces: Iterable[Piece]) -> Iterator[RestoredLog]:
 
 
 def restored_logs(
-    key: PartitionKey, segments: Iterable[Segment], pieces: Iterable[Piece], start: int, end: int
+    key: TopicIdPartition,
+    segments: Iterable[ArchivedSegment],
+    pieces: Iterable[ArchivedPiece],
+    start: int,
+    end: int,
 ) -> list[RestoredLog]:
     """Return the logs that have offsets from `start` on, below `end`: of segments in order, and of pieces
     behind them. Raises CorruptArchiveError.

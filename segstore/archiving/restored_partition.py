@@ -13,7 +13,7 @@ import secrets
 from segstore import names
 from segstore.archiving.cutting import Limit, cut_log, drop_below
 from segstore.archiving.downloads import Download
-from segstore.archiving.pieces import Segment
+from segstore.archiving.pieces import ArchivedSegment
 from segstore.archiving.restored_logs import RestoredLog, check_joined, file_of, restored_logs
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition
@@ -76,7 +76,7 @@ class RestoredPartition:
         """The offset behind the last record of a log that was cut."""
         self.segments = self.size = 0
 
-    def _reaching(self, listed: SegmentList, end: int) -> tuple[Segment, ...]:
+    def _reaching(self, listed: SegmentList, end: int) -> tuple[ArchivedSegment, ...]:
         """Return the segments of a log that ends at an offset: also those that only retention took out of the
         log, if it ends before the log begins.
         """

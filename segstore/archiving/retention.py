@@ -1,5 +1,5 @@
-"""`Retention`: which segments and topics go out of an archive. Only segments that the store's log has no more
-go by age and size; those that compaction replaced have a retention of their own.
+"""`ArchiveRetention`: which segments and topics go out of an archive. Only segments that the store's log has
+no more go by age and size; those that compaction replaced have a retention of their own.
 
 Nothing is on disk. Threads: the archiver's.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.partition_archive import PartitionArchive
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.settings import ArchiveSettings
@@ -18,7 +18,7 @@ EVERY = 60_000
 """Ms between two looks."""
 
 
-class Retention:
+class ArchiveRetention:
     """Looks from time to time."""
 
     def __init__(self, settings: ArchiveSettings) -> None:
@@ -49,11 +49,11 @@ class Retention:
 
     def dropped(
         self,
-        partitions: Mapping[PartitionKey, PartitionArchive],
+        partitions: Mapping[TopicIdPartition, PartitionArchive],
         state: ArchiveState,
         time: int,
         forgotten: Collection[tuple[str, str]],
-    ) -> dict[PartitionKey, frozenset[str]]:
+    ) -> dict[TopicIdPartition, frozenset[str]]:
         """Return the uploads of segments that go out of the archive, by partition; those of topics that are
         `forgotten` go with these.
         """

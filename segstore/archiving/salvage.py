@@ -13,21 +13,21 @@ from typing_extensions import Buffer
 
 from segstore import names
 from segstore.archiving.claim import WritableObjects
-from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.object_names import TopicIdPartition
+from segstore.archiving.pieces import ArchivedPiece, ArchivedSegment
 from segstore.archiving.stretches import crc_of
 from segstore.errors import CorruptArchiveError
 
 
 def salvage(
     objects: WritableObjects,
-    key: PartitionKey,
-    pieces: tuple[Piece, ...],
+    key: TopicIdPartition,
+    pieces: tuple[ArchivedPiece, ...],
     begins: int,
     name: Callable[[], str],
     since: int,
     time: int,
-) -> list[Segment]:
+) -> list[ArchivedSegment]:
     """Upload the segments that pieces are of, as far as they go; the store's log begins at offset `begins`
     now. Raises ArchiveError, CorruptArchiveError.
     """
@@ -36,7 +36,7 @@ def salvage(
         found = _Joined(objects, tuple(run))
         latest = max(each.max_timestamp for each in found.pieces)
         end = found.pieces[-1].end
-        segment = Segment(base, end, name(), {}, latest, since)
+        segment = ArchivedSegment(base, end, name(), {}, latest, since)
         size = objects.write(segment.object(key, names.LOG), found)
         why = "retention" if end <= begins else "replaced"
         made.append(segment._replace(files={names.LOG: (size, found.crc)}).retire(time, why))
@@ -44,7 +44,7 @@ def salvage(
 
 
 class _Joined:
-    def __init__(self, objects: WritableObjects, pieces: tuple[Piece, ...]) -> None:
+    def __init__(self, objects: WritableObjects, pieces: tuple[ArchivedPiece, ...]) -> None:
         self._objects, self.pieces = objects, pieces
         self.crc = 0
 

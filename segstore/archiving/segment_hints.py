@@ -12,7 +12,7 @@ from segstore import names
 from segstore._native import crc32c
 from segstore.archiving.chain import Objects
 from segstore.archiving.log_contents import Extent
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.index.sparse import SealedOffsetIndex, SealedTimeIndex
 from segstore.logger import Logger
 
@@ -34,7 +34,7 @@ class Hint(NamedTuple):
 class SegmentHints:
     """The indexes of the segments of one partition."""
 
-    def __init__(self, objects: Objects, key: PartitionKey) -> None:
+    def __init__(self, objects: Objects, key: TopicIdPartition) -> None:
         self._objects, self._key = objects, key
         self._offsets: dict[str, SealedOffsetIndex] = {}
         self._times: dict[str, SealedTimeIndex] = {}

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from segstore.archiving.object_names import SEGMENTS, PartitionKey, PartitionObject
-from segstore.archiving.pieces import Segment, segment_of
+from segstore.archiving.object_names import SEGMENTS, PartitionObject, TopicIdPartition
+from segstore.archiving.pieces import ArchivedSegment, segment_of
 from segstore.errors import CorruptArchiveError
 from segstore.storage.meta.framed import frame, unframe
 
@@ -28,9 +28,9 @@ class SegmentList:
     log had which log start offset, in the order of time.
     """
 
-    key: PartitionKey
+    key: TopicIdPartition
     version: int = 0
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[ArchivedSegment, ...] = ()
     starts: tuple[tuple[int, int], ...] = ()
 
     def object(self, upload: str) -> str:
@@ -38,12 +38,12 @@ class SegmentList:
         return str(PartitionObject(self.key, self.version, upload, SEGMENTS))
 
     @property
-    def current(self) -> tuple[Segment, ...]:
+    def current(self) -> tuple[ArchivedSegment, ...]:
         """Return the segments that are in the log, in the order of their offsets."""
         return tuple(each for each in self.segments if each.until is None)
 
     @property
-    def readable(self) -> tuple[Segment, ...]:
+    def readable(self) -> tuple[ArchivedSegment, ...]:
         """Return the segments that are in the log, and before them those that only retention took out of it,
         as far as they join: all that can be read as one log.
         """
@@ -56,7 +56,7 @@ class SegmentList:
                 first = each.base
         return tuple(kept)
 
-    def at(self, time: int) -> tuple[Segment, ...]:
+    def at(self, time: int) -> tuple[ArchivedSegment, ...]:
         """Return the segments that hold the log as it was at a time (ms), and what was appended to it since:
         of records that compaction has removed since those that were there then, if the archive has them. A
         segment may begin before the end of the one before it: only its records from there on count.
@@ -80,7 +80,9 @@ class SegmentList:
         known = [start for since, start in self.starts if since <= time]
         return known[-1] if known else (self.starts[0][1] if self.starts else 0)
 
-    def next_version(self, segments: Iterable[Segment], starts: Iterable[tuple[int, int]]) -> SegmentList:
+    def next_version(
+        self, segments: Iterable[ArchivedSegment], starts: Iterable[tuple[int, int]]
+    ) -> SegmentList:
         """Return the list with other segments and log start offsets."""
         found = tuple(sorted(segments, key=lambda each: (each.base, each.since)))
         return replace(self, version=self.version + 1, segments=found, starts=tuple(starts))
@@ -106,7 +108,7 @@ def parse_segment_list(data: bytes, name: str) -> SegmentList:
         held = unframe(data)
         if held["format"] != FORMAT:
             raise ValueError(f"format {held['format']!r} is unknown: a newer segstore wrote it")
-        key = PartitionKey(str(held["topic"]), str(held["topic_id"]), int(held["partition"]))
+        key = TopicIdPartition(str(held["topic"]), str(held["topic_id"]), int(held["partition"]))
         segments = tuple(map(segment_of, held["segments"]))
         starts = tuple((int(since), int(start)) for since, start in held["starts"])
         return SegmentList(key, int(held["version"]), segments, starts)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from segstore.archiving.object_names import Claim, CommitName, PartitionKey, parse_claim
-from segstore.archiving.pieces import Piece, piece_of
+from segstore.archiving.object_names import ArchiverClaim, CommitName, TopicIdPartition, parse_claim
+from segstore.archiving.pieces import ArchivedPiece, piece_of
 from segstore.errors import CorruptArchiveError, UnsupportedFormatError
 
 FORMAT = 1
@@ -52,9 +52,9 @@ class ArchivedPartition:
     leader-epoch-checkpoint, `cleaned` that of cleaner-offset-checkpoint, `moment` the time (ms).
     """
 
-    key: PartitionKey
+    key: TopicIdPartition
     segments: str | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ArchivedPiece, ...]
     start: int
     end: int
     stable: int
@@ -62,7 +62,7 @@ class ArchivedPartition:
     cleaned: int | None
     moment: int
 
-    def to_json(self, pieces: Iterable[Piece], drop_before: int) -> dict[str, Any]:
+    def to_json(self, pieces: Iterable[ArchivedPiece], drop_before: int) -> dict[str, Any]:
         """Return the entry of a commit: `pieces` are added to those there are, without those of segments with
         a base offset below `drop_before`. The entry of a state has all pieces. The header is in front of the
         pieces that its commit brings, so `at` of these counts from the end of the header.
@@ -89,7 +89,7 @@ class Way(NamedTuple):
     """
 
     until: int
-    claim: Claim
+    claim: ArchiverClaim
 
 
 @dataclass
@@ -102,7 +102,7 @@ class ArchiveState:
     """The earlier ways, in the order of time."""
     topics: dict[tuple[str, str], ArchivedTopic] = field(default_factory=dict)
     """By name and topic id."""
-    partitions: dict[PartitionKey, ArchivedPartition] = field(default_factory=dict)
+    partitions: dict[TopicIdPartition, ArchivedPartition] = field(default_factory=dict)
     files: dict[str, Versions] = field(default_factory=dict)
     """Small files below `.segstore`, by name."""
 
@@ -129,7 +129,7 @@ class ArchiveState:
         for name, topic_id in header.get("forgotten", ()):
             self._forget(name, topic_id)
         for each in header["partitions"]:
-            key = PartitionKey(str(each["topic"]), str(each["topic_id"]), int(each["partition"]))
+            key = TopicIdPartition(str(each["topic"]), str(each["topic_id"]), int(each["partition"]))
             self.partitions[key] = _partition(key, each, self.partitions.get(key), where, pieces_at)
         for name, versions in header["files"].items():
             self.files[name] = _versions(versions)
@@ -185,7 +185,7 @@ def header_of(
 # --- entries ---------------------------------------------------------------------------
 
 
-def _claim(text: str) -> Claim:
+def _claim(text: str) -> ArchiverClaim:
     found = parse_claim(text)
     if found is None:
         raise ValueError(f"{text!r} is no claim")
@@ -224,7 +224,7 @@ def _topic_json(topic: ArchivedTopic) -> dict[str, Any]:
 
 
 def _partition(
-    key: PartitionKey,
+    key: TopicIdPartition,
     held: Mapping[str, Any],
     before: ArchivedPartition | None,
     where: str,
@@ -248,11 +248,11 @@ def _partition(
     )
 
 
-def _placed(piece: Piece, where: str, pieces_at: int) -> Piece:
+def _placed(piece: ArchivedPiece, where: str, pieces_at: int) -> ArchivedPiece:
     return piece._replace(at=piece.at + pieces_at) if piece.object == where else piece
 
 
-def _check_joined(key: PartitionKey, pieces: tuple[Piece, ...], where: str) -> None:
+def _check_joined(key: TopicIdPartition, pieces: tuple[ArchivedPiece, ...], where: str) -> None:
     """Check that each piece goes on where the one before it ends."""
     for before, after in pairwise(pieces):
         joined = before.position + before.length if before.base == after.base else 0

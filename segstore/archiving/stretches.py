@@ -31,7 +31,7 @@ class LogFile(NamedTuple):
     path: str
 
 
-class Stretch(NamedTuple):
+class LogStretch(NamedTuple):
     """Whole batches of a log: `length` bytes from byte `position` on, of offsets below `end`; `first` is the
     first offset. `data` has the bytes, None if they are to be read from the file again.
     """
@@ -78,12 +78,12 @@ def crc_of_file(log: LogFile, position: int, length: int) -> int | None:
 
 def measure(
     log: LogFile, position: int, size: int, offset: int, end_offset: int, keep: int
-) -> Stretch | None:
+) -> LogStretch | None:
     """Return the stretch of the batches from byte `position` and `offset` on, below byte `size` and
     `end_offset`; None if there is no such batch. It ends before bytes that are no batch. Its data are kept if
     they are at most `keep` bytes. Raises OSError, CorruptRecordError if the first bytes are no batch.
     """
-    found, at, step = _Found(), position, STEP
+    found, at, step = _FoundStretch(), position, STEP
     while at < size and found.end < end_offset:
         data = log.files.pread(log.handle, min(step, size - at), at)
         headers, stop = scan_headers(data, at, end_offset=end_offset, check_crcs=False)
@@ -107,7 +107,7 @@ def measure(
     return found.stretch(log, position, at)
 
 
-class _Found:
+class _FoundStretch:
     def __init__(self) -> None:
         self.first = self.end = self.max_timestamp = -1
         self._crc = self._size = 0
@@ -126,10 +126,10 @@ class _Found:
         if self._data is not None:
             self._data.append(part)
 
-    def stretch(self, log: LogFile, position: int, at: int) -> Stretch | None:
+    def stretch(self, log: LogFile, position: int, at: int) -> LogStretch | None:
         if self.first < 0:
             return None
         data = None if self._data is None else tuple(self._data)
-        return Stretch(
+        return LogStretch(
             log, position, at - position, self._crc, self.first, self.end, self.max_timestamp, data
         )

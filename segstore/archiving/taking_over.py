@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from segstore.archiving.chain import newest_state
 from segstore.archiving.claim import WritableObjects, check_claim, take_claim
-from segstore.archiving.committing import Commit
+from segstore.archiving.committing import CommitWriter
 from segstore.archiving.comparing import Compared, compare, lost
 from segstore.archiving.moment import Moment, Moments
-from segstore.archiving.object_names import STATE, Claim, CommitName, PartitionKey, upload
+from segstore.archiving.object_names import STATE, ArchiverClaim, CommitName, TopicIdPartition, upload
 from segstore.archiving.partition_archive import PartitionArchive
 from segstore.archiving.segment_list import SegmentList, read_segments
 from segstore.archiving.state import ArchivedPartition, ArchiveState, Way, state_of
@@ -31,10 +31,10 @@ _TRIES = 3
 class TakenOver(NamedTuple):
     """`state` is the one that was written; `went_other_ways` the partitions whose log lacks something."""
 
-    claim: Claim
+    claim: ArchiverClaim
     state: ArchiveState
-    partitions: dict[PartitionKey, PartitionArchive]
-    went_other_ways: tuple[PartitionKey, ...]
+    partitions: dict[TopicIdPartition, PartitionArchive]
+    went_other_ways: tuple[TopicIdPartition, ...]
 
 
 def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> TakenOver:
@@ -55,7 +55,7 @@ def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> T
     written = _with_lists(objects, claim, before, listed, compared, uploads)
     name = CommitName(claim, before.name.sequence + 1, STATE)
     time = max(before.time, moment.time)
-    commit = Commit(name, time)
+    commit = CommitWriter(name, time)
     cut = tuple(key for key, each in compared.items() if each.is_cut)
     commit.ways = before.ways + ((Way(time, before.name.claim),) if cut else ())
     commit.topics, commit.files = list(before.topics.values()), before.files
@@ -102,7 +102,7 @@ def _look_whose(objects: WritableObjects, before: ArchiveState, path: str, momen
 
 def read_lists(
     objects: WritableObjects, state: ArchiveState, uploads: Uploads
-) -> dict[PartitionKey, SegmentList]:
+) -> dict[TopicIdPartition, SegmentList]:
     """Return the lists of segments of all partitions, but those that are damaged. Raises ArchiveError."""
     held = list(state.partitions.values())
     read = uploads.run([partial(_read_list, objects, each) for each in held])
@@ -134,15 +134,15 @@ def _compared(moments: Moments, partition: ArchivedPartition, listed: SegmentLis
 
 def _with_lists(
     objects: WritableObjects,
-    claim: Claim,
+    claim: ArchiverClaim,
     before: ArchiveState,
-    listed: Mapping[PartitionKey, SegmentList],
-    compared: Mapping[PartitionKey, Compared],
+    listed: Mapping[TopicIdPartition, SegmentList],
+    compared: Mapping[TopicIdPartition, Compared],
     uploads: Uploads,
-) -> dict[PartitionKey, ArchivedPartition]:
+) -> dict[TopicIdPartition, ArchivedPartition]:
     """Write the lists that have changed; return all partitions, with their lists' names."""
     found = dict(before.partitions)
-    changed: list[tuple[str, PartitionKey, Compared]] = []
+    changed: list[tuple[str, TopicIdPartition, Compared]] = []
     for key, each in compared.items():
         found[key] = each.partition
         if each.listed is not listed.get(key):
@@ -153,7 +153,7 @@ def _with_lists(
     return found
 
 
-def _warn(key: PartitionKey, before: ArchivedPartition, found: Compared) -> None:
+def _warn(key: TopicIdPartition, before: ArchivedPartition, found: Compared) -> None:
     log.warning(
         "%s: the archive had offsets up to %d, and the store's log is another one from offset %d on: what the"
         " archive had before is kept as an earlier way",

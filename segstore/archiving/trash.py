@@ -15,20 +15,20 @@ from typing import NamedTuple
 
 from segstore.archiving.chain import newest_of
 from segstore.archiving.claim import WritableObjects, check_claim
-from segstore.archiving.counts import Counts
+from segstore.archiving.counts import ArchiverCounts
 from segstore.archiving.object_names import (
     CLAIMS,
     COMMIT,
     COMMITS,
     SEGMENT_SUFFIXES,
     TOPICS,
-    Claim,
+    ArchiverClaim,
     CommitName,
-    PartitionKey,
+    TopicIdPartition,
     claim_object,
     commits_of,
 )
-from segstore.archiving.pieces import Segment
+from segstore.archiving.pieces import ArchivedSegment
 from segstore.archiving.segment_list import SegmentList, read_segments
 from segstore.archiving.state import ArchiveState, Way
 from segstore.errors import CorruptArchiveError
@@ -41,7 +41,9 @@ MOST_AT_ONCE = 1000
 class Trash:
     """`add` takes objects in, `sweep` deletes those that are due. Times are ms."""
 
-    def __init__(self, objects: WritableObjects, claim: Claim, grace_ms: int, counts: Counts) -> None:
+    def __init__(
+        self, objects: WritableObjects, claim: ArchiverClaim, grace_ms: int, counts: ArchiverCounts
+    ) -> None:
         self._objects, self._claim, self._grace, self._counts = objects, claim, grace_ms, counts
         self._since: dict[str, int] = {}
         self._of_ways: Collection[str] | None = None
@@ -85,7 +87,7 @@ class Trash:
         return self._of_ways is not None or str(self._claim) in name
 
 
-def segment_objects(key: PartitionKey, segment: Segment) -> list[str]:
+def segment_objects(key: TopicIdPartition, segment: ArchivedSegment) -> list[str]:
     """Return the names of a segment's objects."""
     return [segment.object(key, suffix) for suffix in SEGMENT_SUFFIXES if suffix in segment.files]
 
@@ -100,20 +102,20 @@ def needed_by(state: ArchiveState, lists: Iterable[SegmentList]) -> set[str]:
     return found
 
 
-class Listed(NamedTuple):
+class ListedObjects(NamedTuple):
     """The names of all objects that were `found`, and of those that earlier ways need."""
 
     found: set[str]
     of_ways: set[str]
 
 
-def list_all(objects: WritableObjects, ways: Iterable[Way]) -> Listed:
+def list_all(objects: WritableObjects, ways: Iterable[Way]) -> ListedObjects:
     """List all objects of an archive, after files of writers that were killed are deleted. Raises
     ArchiveError, CorruptArchiveError if it can't be told what an earlier way needs.
     """
     objects.delete_unfinished()
     found = {name for prefix in (CLAIMS, COMMITS, TOPICS) for name in objects.list(prefix)}
-    return Listed(found, {name for way in ways for name in _needed_by_way(objects, way, found)})
+    return ListedObjects(found, {name for way in ways for name in _needed_by_way(objects, way, found)})
 
 
 def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[str]:
@@ -125,7 +127,7 @@ def _needed_by_way(objects: WritableObjects, way: Way, found: set[str]) -> set[s
     return needed | needed_by(earlier, [read_segments(objects, it) for it in earlier.partitions.values()])
 
 
-def own_objects(claim: Claim, state: ArchiveState, last_state: CommitName) -> set[str]:
+def own_objects(claim: ArchiverClaim, state: ArchiveState, last_state: CommitName) -> set[str]:
     """Return the claim, and the commits from its last state on."""
     names = {
         str(CommitName(claim, number, COMMIT))

@@ -14,8 +14,8 @@ from typing_extensions import Buffer
 
 from segstore import names
 from segstore.archiving.claim import WritableObjects
-from segstore.archiving.object_names import SEGMENT_SUFFIXES, PartitionKey
-from segstore.archiving.pieces import Segment, Source, source_of
+from segstore.archiving.object_names import SEGMENT_SUFFIXES, TopicIdPartition
+from segstore.archiving.pieces import ArchivedSegment, Source, source_of
 from segstore.archiving.stretches import STEP, LogFile, crc_of
 from segstore.errors import ArchiveError, StoreClosedError, copy_of
 from segstore.files import Files
@@ -33,7 +33,7 @@ class Done(NamedTuple, Generic[T]):
     error: BaseException | None
 
 
-class _Asked(NamedTuple):
+class _AskedUpload(NamedTuple):
     number: int
     call: Callable[[], Any]
     told: SimpleQueue[Done[Any]]
@@ -44,7 +44,7 @@ class Uploads:
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
-        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._asked: SimpleQueue[_AskedUpload | None] = SimpleQueue()
         self._threads: list[Background] = []
         self._over = False
 
@@ -67,7 +67,7 @@ class Uploads:
             thread = Background(self._run, self._name)
             self._threads.append(thread)
             thread.start()
-        self._asked.put(_Asked(number, call, told))
+        self._asked.put(_AskedUpload(number, call, told))
 
     def close(self) -> None:
         """End the threads; calls that have not begun fail with StoreClosedError."""
@@ -95,10 +95,10 @@ class Uploads:
             del asked, done
 
 
-class Sealed(NamedTuple):
+class SealedSegment(NamedTuple):
     """A segment that is to be uploaded: offsets below `end`, the first `size` bytes of its log."""
 
-    key: PartitionKey
+    key: TopicIdPartition
     local: LocalSegment
     end: int
     size: int
@@ -128,8 +128,8 @@ class _LogParts:
 
 
 def upload_segment(
-    objects: WritableObjects, files: Files, sealed: Sealed, upload: str, since: int
-) -> Segment:
+    objects: WritableObjects, files: Files, sealed: SealedSegment, upload: str, since: int
+) -> ArchivedSegment:
     """Upload all files of a segment; return its entry. Raises ArchiveError; FileNotFoundError if compaction
     or retention has removed the segment.
     """
@@ -140,7 +140,7 @@ def upload_segment(
     if files.identity(local.path) != local.identity:
         raise FileNotFoundError(2, "The segment was replaced", local.path)
     parts = _LogParts(log, sealed.size)
-    made = Segment(
+    made = ArchivedSegment(
         local.base_offset, sealed.end, upload, {}, -1 if latest is None else latest, since,
         source=sealed.source,
     )  # fmt: skip

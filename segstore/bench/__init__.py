@@ -17,9 +17,20 @@ from segstore.bench.choices import RUNS
 
 if TYPE_CHECKING:
     from segstore.bench.figures import Figure, winner
-    from segstore.bench.results import Cell, Finding, Progress, Results, load, machine, write
+    from segstore.bench.results import Cell, ClaimFinding, Progress, Results, load, machine, write
 
-__all__ = ["RUNS", "Cell", "Figure", "Finding", "Progress", "Results", "load", "machine", "winner", "write"]
+__all__ = [
+    "RUNS",
+    "Cell",
+    "ClaimFinding",
+    "Figure",
+    "Progress",
+    "Results",
+    "load",
+    "machine",
+    "winner",
+    "write",
+]
 
 
 def __getattr__(name: str) -> object:

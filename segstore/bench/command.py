@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from segstore.bench import results
     from segstore.bench.results import Results
     from segstore.bench.studies import Study
-    from segstore.bench.zero_copy.plan import Group
+    from segstore.bench.zero_copy.plan import ContenderGroup
 
 # --- command report ----------------------------------------------------------------------------
 
@@ -300,11 +300,11 @@ def zero_copy(
     from segstore.bench import results
     from segstore.bench.zero_copy import plan as cells
     from segstore.bench.zero_copy import run
-    from segstore.bench.zero_copy.plan import Plan
+    from segstore.bench.zero_copy.plan import MeasurementPlan
 
     earlier = results.load(against) if against else None
     picked: dict[str, Any] = {name: values for name, values in chosen.items() if values is not None}
-    plan = replace(Plan(runs=runs), **picked)
+    plan = replace(MeasurementPlan(runs=runs), **picked)
     plan = cells.quick(plan) if quick else plan
     if out is not None:
         os.makedirs(out, exist_ok=True)
@@ -370,7 +370,7 @@ def _agree(first: Results, second: Results, quiet: bool) -> int:
     return DIFFERENT if compared.different else 0
 
 
-def _place(way: str, group: Group, measure: str) -> str:
+def _place(way: str, group: ContenderGroup, measure: str) -> str:
     return f"{way}, {group.sink}, {group.cache}, {group.size:,} bytes, {measure}"
 
 

@@ -39,7 +39,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClaimFinding:
     """A claim as people make it, and what the figures say about it."""
 
     claim: str
@@ -55,7 +55,7 @@ class Results:
     machine: Mapping[str, Any]
     settings: Mapping[str, Any]
     cells: Sequence[Cell]
-    findings: Sequence[Finding] = ()
+    findings: Sequence[ClaimFinding] = ()
 
     def where(self, **keys: Any) -> list[Cell]:
         """Return the cells with these keys, in order."""
@@ -106,7 +106,7 @@ class Results:
             )
             for one in parsed["cells"]
         ]
-        findings = [Finding(one["claim"], one["answer"]) for one in parsed["findings"]]
+        findings = [ClaimFinding(one["claim"], one["answer"]) for one in parsed["findings"]]
         settings, where = dict(parsed["settings"]), dict(parsed["machine"])
         return cls(parsed["name"], parsed["question"], where, settings, cells, findings)
 

@@ -193,7 +193,7 @@ what only others need (plots, Spark).
 """
 
 
-class Listed(click.Command):
+class ListedCommand(click.Command):
     """A command as it stands in a list; what is called is the command itself."""
 
     def __init__(self, name: str) -> None:
@@ -220,7 +220,7 @@ class Commands(PlaceFirst):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return Listed(cmd_name) if cmd_name in COMMANDS else None
+        return ListedCommand(cmd_name) if cmd_name in COMMANDS else None
 
     def main(self, *args: Any, **extra: Any) -> Any:
         with thawing():

@@ -21,7 +21,7 @@ from segstore.cli.place_first import PlaceFirst
 from segstore.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
-    from segstore.filetree import Snapshot
+    from segstore.filetree import TreeSnapshot
     from segstore.storage.store.partition_log import PartitionLog
 
 # --- checkpoints options -----------------------------------------------------------------------
@@ -64,7 +64,7 @@ def opened(path: str, topic: str) -> Iterator[PartitionLog]:
         yield files_log(store, topic)
 
 
-def seen(log: PartitionLog, at: int | None) -> Snapshot:
+def seen(log: PartitionLog, at: int | None) -> TreeSnapshot:
     """Return the tree as of an offset. Raises OffsetOutOfRangeError, whose message says why the tree can't be
     seen as of it.
     """
@@ -108,7 +108,7 @@ def list_files(file: str, recursive: bool, at: int | None, topic: str, path: str
     console().print(made)
 
 
-def _rows(tree: Snapshot, path: str, recursive: bool) -> Any:
+def _rows(tree: TreeSnapshot, path: str, recursive: bool) -> Any:
     from segstore.filetree import File
 
     if tree.nodes.get(path) is None:
@@ -200,7 +200,7 @@ def diff(before: str, after: str, below: str, topic: str, path: str, as_json: bo
     return DIFFERENT if rows else 0
 
 
-Side = tuple["Snapshot", str]
+Side = tuple["TreeSnapshot", str]
 
 
 def _differences(log: PartitionLog, before: Side, after: Side) -> Iterator[dict[str, Any]]:
@@ -226,7 +226,7 @@ def _differences(log: PartitionLog, before: Side, after: Side) -> Iterator[dict[
                 }
 
 
-def _by_name(tree: Snapshot, root: str) -> dict[str, Any]:
+def _by_name(tree: TreeSnapshot, root: str) -> dict[str, Any]:
     return {path[len(root) :].strip("/") or "/": node for path, node in tree.nodes.walk(root)}
 
 

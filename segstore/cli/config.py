@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from segstore.cli.help import Group
+from segstore.cli.help import CommandGroup
 
 
 @click.command()
@@ -34,7 +34,7 @@ def check(path: str) -> int:
     return 0
 
 
-@click.group(cls=Group, no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def config() -> None:
     """Judge files of settings for `segstore serve --config`."""
 

@@ -26,7 +26,7 @@ class PipedConsole(TerminalConsole):
         self.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-class Cell(Text):
+class WrappedCell(Text):
     """A text that is broken behind a separator, where a line has one, rather than within a name."""
 
     def wrap(self, console: Console, width: int, **how: Any) -> Lines:

@@ -15,13 +15,13 @@ from segstore.choices import ISOLATION_LEVELS
 from segstore.cli.completion import topic_names
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Batch, Where
-from segstore.cli.ranges import Range, range_options
+from segstore.cli.ranges import RecordRange, range_options
 from segstore.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from segstore.cli.places.place import Queue
     from segstore.cli.places.queues import QueueRecord
-    from segstore.coordinator.group.admin import Log
+    from segstore.coordinator.group.admin import OffsetsLog
     from segstore.records.records import Record
 
 # --- formats -----------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def _header(name: str, value: bytes | None) -> list[str | None]:
 @place_option
 def consume(
     topic: str,
-    limits: Range,
+    limits: RecordRange,
     last: int | None,
     follow: bool,
     max_records: int | None,
@@ -222,7 +222,9 @@ def _check_options(is_share: bool, wanted: str) -> None:
         raise click.UsageError(f"--offsets needs --format ndjson: {wanted} has the values alone.")
 
 
-def first_offset(log: Log, offset: int | str | None, since: int | None, last: int | None = None) -> int:
+def first_offset(
+    log: OffsetsLog, offset: int | str | None, since: int | None, last: int | None = None
+) -> int:
     """Return the offset at which reading begins: the log end offset where no record is as late as `since`;
     `last` offsets before that end, where there are so many. Raises OffsetOutOfRangeError.
     """
@@ -241,7 +243,7 @@ def first_offset(log: Log, offset: int | str | None, since: int | None, last: in
     return offset
 
 
-def last_offset(log: Log, offset: int | str | None, until: int | None) -> int:
+def last_offset(log: OffsetsLog, offset: int | str | None, until: int | None) -> int:
     """Return the offset before which reading ends: the log end offset if no record is as late as `until`."""
     if until is not None:
         found = log.offset_for_time(until)

@@ -32,7 +32,7 @@ ABSENT: tuple[Any, ...] = (-1, "", None, [])
 
 
 @dataclass(frozen=True)
-class Row:
+class DumpRow:
     """One thing in a file, such as a batch or an index entry.
 
     `cells` has values by name; those whose names contain "timestamp" are in ms. `damage` says what is wrong
@@ -50,12 +50,12 @@ class Row:
         return row if self.damage is None else {**row, "damage": self.damage}
 
 
-def print_rows(path: str, rows: Iterable[Row], as_json: bool) -> bool:
+def print_rows(path: str, rows: Iterable[DumpRow], as_json: bool) -> bool:
     """Print a file's rows, and return whether there was damage."""
     return _print_json(path, rows) if as_json else _print_tables(path, rows)
 
 
-def _print_json(path: str, rows: Iterable[Row]) -> bool:
+def _print_json(path: str, rows: Iterable[DumpRow]) -> bool:
     damaged = False
     for row in rows:
         print_json(row.as_json(path))
@@ -63,7 +63,7 @@ def _print_json(path: str, rows: Iterable[Row]) -> bool:
     return damaged
 
 
-def _print_tables(path: str, rows: Iterable[Row]) -> bool:
+def _print_tables(path: str, rows: Iterable[DumpRow]) -> bool:
     out = console()
     out.print(styled(path, style="bold"))
     damaged, empty = False, True
@@ -83,8 +83,8 @@ def _print_tables(path: str, rows: Iterable[Row]) -> bool:
     return damaged
 
 
-def _pages(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    page: list[Row] = []
+def _pages(rows: Iterator[DumpRow]) -> Iterator[list[DumpRow]]:
+    page: list[DumpRow] = []
     for row in rows:
         page.append(row)
         if len(page) == PAGE:
@@ -94,7 +94,7 @@ def _pages(rows: Iterator[Row]) -> Iterator[list[Row]]:
         yield page
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[DumpRow]) -> Table:
     cells = [row.brief or row.cells for row in rows]
     columns = [c for c in cells[0] if any(held[c] not in ABSENT for held in cells)]
     numbers = tuple(c for c in columns if isinstance(cells[0][c], int) and "timestamp" not in c)
@@ -110,7 +110,7 @@ def _cell(name: str, value: Any) -> str:
     return str(value) if isinstance(value, int) else shown(value)
 
 
-def _where(row: Row) -> str:
+def _where(row: DumpRow) -> str:
     return "".join(
         f"{name} {row.cells[name]}: " for name in ("position", "entry", "line") if name in row.cells
     )
@@ -129,7 +129,7 @@ def base_offset_of(path: str) -> int:
     return 0 if parsed is None else parsed[0]
 
 
-def dump_offset_index(files: Files, path: str) -> Iterator[Row]:
+def dump_offset_index(files: Files, path: str) -> Iterator[DumpRow]:
     """Yield the entries of an offset index: the last offset of a batch, and where the batch begins."""
     base = base_offset_of(path)
     for entry in _entries(files, path, OffsetIndex, _log_size(files, path)):
@@ -138,7 +138,7 @@ def dump_offset_index(files: Files, path: str) -> Iterator[Row]:
     yield from _behind(files, path, OffsetIndex)
 
 
-def dump_time_index(files: Files, path: str) -> Iterator[Row]:
+def dump_time_index(files: Files, path: str) -> Iterator[DumpRow]:
     """Yield the entries of a time index: the largest timestamp so far, and the last offset of the batch that
     has it.
     """
@@ -154,8 +154,8 @@ class _Entry(NamedTuple):
     fields: tuple[int, int]
     valid: bool
 
-    def row(self, cells: dict[str, Any]) -> Row:
-        return Row(
+    def row(self, cells: dict[str, Any]) -> DumpRow:
+        return DumpRow(
             "entry",
             {"entry": self.number, **cells},
             None if self.valid else "out of order, or points outside the log",
@@ -178,17 +178,17 @@ def _used(data: bytes, kind: type[SparseIndex]) -> int:
     return -(-len(data.rstrip(b"\0")) // kind.ENTRY.size) * kind.ENTRY.size
 
 
-def _behind(files: Files, path: str, kind: type[SparseIndex]) -> Iterator[Row]:
+def _behind(files: Files, path: str, kind: type[SparseIndex]) -> Iterator[DumpRow]:
     """Yield rows for what lies behind the entries: allocated room, or a part of an entry."""
     data = files.read_file(path, LIMIT)
     used = _used(data, kind)
     if used > len(data):
         extra = len(data) % kind.ENTRY.size
-        yield Row(
+        yield DumpRow(
             "damage", {"position": len(data) - extra, "reason": "cut off"}, f"{extra} bytes are no entry"
         )
     elif len(data) - used >= 2 * kind.ENTRY.size:
-        yield Row("allocated", {"position": used, "zero_bytes": len(data) - used})
+        yield DumpRow("allocated", {"position": used, "zero_bytes": len(data) - used})
 
 
 def _log_size(files: Files, path: str) -> int:
@@ -196,19 +196,19 @@ def _log_size(files: Files, path: str) -> int:
     return files.size(log) if path.endswith(names.INDEX) and files.exists(log) else MOST
 
 
-def dump_txn_index(files: Files, path: str) -> Iterator[Row]:
+def dump_txn_index(files: Files, path: str) -> Iterator[DumpRow]:
     """Yield the aborted transactions of a transaction index."""
     data = files.read_file(path)
     found = txn_index.parse(data, base_offset_of(path))
     fields = txn_index.AbortedTxn._fields
     for entry, values in enumerate(found[list(fields)].tolist()):
-        yield Row("aborted", {"entry": entry, **dict(zip(fields, values, strict=True))})
+        yield DumpRow("aborted", {"entry": entry, **dict(zip(fields, values, strict=True))})
     if (good := len(found) * txn_index.ENTRY_SIZE) != len(data):
         reason = "no entry of an aborted transaction"
-        yield Row("damage", {"position": good, "reason": reason}, reason)
+        yield DumpRow("damage", {"position": good, "reason": reason}, reason)
 
 
-def dump_snapshot(files: Files, path: str) -> Iterator[Row]:
+def dump_snapshot(files: Files, path: str) -> Iterator[DumpRow]:
     """Yield a row for each producer of a snapshot."""
     try:
         entries = parse_snapshot(files.read_file(path), path)
@@ -216,10 +216,10 @@ def dump_snapshot(files: Files, path: str) -> Iterator[Row]:
         yield _damage(error)
         return
     for entry in entries:
-        yield Row("producer", dict(zip(SnapshotEntry._fields, entry, strict=True)))
+        yield DumpRow("producer", dict(zip(SnapshotEntry._fields, entry, strict=True)))
 
 
-def dump_epochs(files: Files, path: str) -> Iterator[Row]:
+def dump_epochs(files: Files, path: str) -> Iterator[DumpRow]:
     """Yield the leader epochs and their start offsets."""
     try:
         entries = parse_leader_epochs(files.read_file(path), path)
@@ -227,10 +227,10 @@ def dump_epochs(files: Files, path: str) -> Iterator[Row]:
         yield _damage(error)
         return
     for epoch, start in entries:
-        yield Row("leader epoch", {"leader_epoch": epoch, "start_offset": start})
+        yield DumpRow("leader epoch", {"leader_epoch": epoch, "start_offset": start})
 
 
-def dump_offsets(files: Files, path: str) -> Iterator[Row]:
+def dump_offsets(files: Files, path: str) -> Iterator[DumpRow]:
     """Yield the offsets of a checkpoint, by partition."""
     try:
         entries = parse_offsets(files.read_file(path), path)
@@ -238,15 +238,15 @@ def dump_offsets(files: Files, path: str) -> Iterator[Row]:
         yield _damage(error)
         return
     for (topic, partition), offset in entries.items():
-        yield Row("checkpoint", {"topic": topic, "partition": partition, "offset": offset})
+        yield DumpRow("checkpoint", {"topic": topic, "partition": partition, "offset": offset})
 
 
-def _damage(error: CorruptCheckpointError) -> Row:
+def _damage(error: CorruptCheckpointError) -> DumpRow:
     place = {"line": error.line} if error.line else {}
-    return Row("damage", {**place, "reason": error.reason}, error.reason)
+    return DumpRow("damage", {**place, "reason": error.reason}, error.reason)
 
 
-SMALL: dict[str, Callable[[Files, str], Iterator[Row]]] = {
+SMALL: dict[str, Callable[[Files, str], Iterator[DumpRow]]] = {
     names.INDEX: dump_offset_index,
     names.TIME_INDEX: dump_time_index,
     names.TXN_INDEX: dump_txn_index,

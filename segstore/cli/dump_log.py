@@ -15,7 +15,7 @@ import click
 from segstore import names
 from segstore._native import lib
 from segstore.cli.consume import as_text
-from segstore.cli.dump_files import SMALL, Row, dump_epochs, dump_offsets
+from segstore.cli.dump_files import SMALL, DumpRow, dump_epochs, dump_offsets
 from segstore.cli.dump_states import state_text, topic_of_states
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
@@ -31,7 +31,7 @@ from segstore.records import (
 )
 from segstore.records.control import ABORT, COMMIT, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
 from segstore.records.header import CODEC_MASK, DELETE_HORIZON_FLAG
-from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
+from segstore.storage.segment.batch_scan import BAD, ScanStep, walk_past_damage
 
 # --- dump log ----------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ MARKERS = {
 }
 
 
-def dump_log(files: Files, path: str, with_records: bool) -> Iterator[Row]:
+def dump_log(files: Files, path: str, with_records: bool) -> Iterator[DumpRow]:
     """Yield a row for each batch, and one for each place where a batch should begin and none does."""
     with files.open(path) as handle:
         end = min(files.size(handle), MOST)
@@ -63,19 +63,19 @@ def dump_log(files: Files, path: str, with_records: bool) -> Iterator[Row]:
                     yield from _records(step, i, path)
             if _is_damage(step, end):
                 reason = BAD[step.stop.status]
-                yield Row(
+                yield DumpRow(
                     "damage", {"position": step.stop.position, "reason": reason}, f"no valid batch: {reason}"
                 )
 
 
-def _is_damage(step: Step, end: int) -> bool:
+def _is_damage(step: ScanStep, end: int) -> bool:
     # A batch that ends behind the bytes of this step comes whole in the next step.
     more = step.position + len(step.data) < end
     cut = step.stop.status == lib.SEG_SHORT
     return step.stop.status in BAD and not (cut and more and step.stop.position + step.stop.need <= end)
 
 
-def _as_known(step: Step, i: int, path: str) -> Any:
+def _as_known(step: ScanStep, i: int, path: str) -> Any:
     """Return the header of batch `i`; that of a wrapper tells where it begins, and how many it has."""
     batch = step.batches[i]
     if batch["magic"] == MAGIC or not batch["attributes"] & CODEC_MASK:
@@ -89,7 +89,7 @@ def _as_known(step: Step, i: int, path: str) -> Any:
     return batch
 
 
-def batch_row(batch: Any) -> Row:
+def batch_row(batch: Any) -> DumpRow:
     """Return the row of a batch, from its header."""
     attributes = int(batch["attributes"])
     code = attributes & CODEC_MASK
@@ -110,7 +110,7 @@ def batch_row(batch: Any) -> Row:
         "crc": f"{int(batch['crc']):08x}",
         "magic": int(batch["magic"]),
     }
-    return Row("batch", cells, brief=_brief(cells))
+    return DumpRow("batch", cells, brief=_brief(cells))
 
 
 def _brief(cells: dict[str, Any]) -> dict[str, Any]:
@@ -125,17 +125,17 @@ def _brief(cells: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _records(step: Step, i: int, path: str) -> Iterator[Row]:
+def _records(step: ScanStep, i: int, path: str) -> Iterator[DumpRow]:
     batch = step.batches[i : i + 1]
     try:
         records = decode(step.data, batch, path, step.position)
     except CorruptRecordError as error:
-        yield Row("damage", {"position": error.position, "reason": error.reason}, error.reason)
+        yield DumpRow("damage", {"position": error.position, "reason": error.reason}, error.reason)
         return
     control, states = bool(batch["attributes"][0] & CONTROL_FLAG), topic_of_states(path)
     for record in records:
         if control:
-            yield Row(
+            yield DumpRow(
                 "marker",
                 {"offset": record.offset, "timestamp": record.timestamp, "marker": marker(record.key)},
             )
@@ -150,7 +150,7 @@ def _records(step: Step, i: int, path: str) -> Iterator[Row]:
                 [name, *(t for t in as_text(data) if t or not data)][:3] for name, data in record.headers
             ],
         }
-        yield Row("record", {**cells, "encoding": _encodings(key[1], value[1])})
+        yield DumpRow("record", {**cells, "encoding": _encodings(key[1], value[1])})
 
 
 def _texts(key: bytes | None, value: bytes | None, states: str | None) -> tuple[_Text, _Text]:
@@ -175,7 +175,7 @@ def marker(key: bytes | None) -> str:
 
 BATCHES = (names.LOG, names.METADATA_SNAPSHOT)
 """Suffixes of files that hold record batches."""
-WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[Row]]] = {
+WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[DumpRow]]] = {
     names.LEADER_EPOCHS: dump_epochs,
     names.RECOVERY_POINTS: dump_offsets,
     names.HIGH_WATERMARKS: dump_offsets,
@@ -184,7 +184,7 @@ WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[Row]]] = {
 }
 
 
-def rows_of(files: Files, path: str, records: bool) -> Iterator[Row]:
+def rows_of(files: Files, path: str, records: bool) -> Iterator[DumpRow]:
     """Return the rows of one file, whose kind its name tells. Raises UsageError for a name that is not of the
     store.
     """

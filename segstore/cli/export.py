@@ -26,7 +26,7 @@ from segstore.cli.new_file import check_new, new_file
 from segstore.cli.options import config_option, store_option
 from segstore.cli.output import progress_bar, rate_text
 from segstore.cli.produce import Router, feed, tell
-from segstore.cli.ranges import Range, range_options
+from segstore.cli.ranges import RecordRange, range_options
 from segstore.cli.replicas import open_replicated, stores_option
 from segstore.cli.signals import ended_by_signals
 from segstore.errors import Needing, UnknownTopicOrPartitionError
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # NDJSON.
 
 
-class Written(NamedTuple):
+class ExportedRecords(NamedTuple):
     """Records of a partition that were written, up to the offset `end`; `size`: bytes of keys and values."""
 
     partition: int
@@ -54,10 +54,10 @@ class Written(NamedTuple):
     size: int
 
 
-class Sink(Protocol):
+class ExportWriter(Protocol):
     """Writes records in one format, of these `columns`, by default COLUMNS."""
 
-    def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[Written]:
+    def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
         """Write the records within bounds; yield what was written, read by read."""
 
     def close(self) -> None:
@@ -74,14 +74,14 @@ class Ndjson:
     def __init__(self, stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> None:
         self._stream, self._columns = stream, columns
 
-    def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[Written]:
-        """See `Sink`."""
+    def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
+        """See `ExportWriter`."""
         for partition, records in scan.reads(bounds):
             if len(records):
                 self._stream.write(self._lines(scan.topic, partition, records))
             held = {"key": records.keys, "value": records.values}
             size = sum(int(held[each].lengths.clip(0).sum()) for each in held.keys() & {*self._columns})
-            yield Written(partition, records.next_offset, len(records), size)
+            yield ExportedRecords(partition, records.next_offset, len(records), size)
 
     def _lines(self, topic: str, partition: int, records: Records) -> bytes:
         if self._columns == COLUMNS:
@@ -94,7 +94,7 @@ class Ndjson:
         return consume.lines({name: row[name] for name in names if name in row} for row in rows)
 
     def close(self) -> None:
-        """See `Sink`."""
+        """See `ExportWriter`."""
         self._stream.flush()
 
 
@@ -109,8 +109,8 @@ class Tables:
             self._columns, self._schema, self._groups = [*columns], schema_of(columns), groups
             self._writer = make(stream, self._schema)
 
-    def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[Written]:
-        """See `Sink`."""
+    def write(self, scan: TopicScan, bounds: Bounds) -> Iterator[ExportedRecords]:
+        """See `ExportWriter`."""
         import pyarrow
 
         places = [name for name in ("partition", "offset") if name not in self._columns]
@@ -118,10 +118,12 @@ class Tables:
             table = pyarrow.Table.from_batches(group)
             self._writer.write_table(table.select(self._columns))
             size = sum(_bytes(table[name]) for name in ("key", "value") if name in self._columns)
-            yield Written(table["partition"][-1].as_py(), table["offset"][-1].as_py() + 1, len(table), size)
+            yield ExportedRecords(
+                table["partition"][-1].as_py(), table["offset"][-1].as_py() + 1, len(table), size
+            )
 
     def close(self) -> None:
-        """See `Sink`."""
+        """See `ExportWriter`."""
         self._writer.close()
 
 
@@ -153,7 +155,7 @@ def arrow(stream: BinaryIO, columns: Sequence[str] = COLUMNS) -> Tables:
     return Tables(make, stream, columns)
 
 
-SINKS: dict[str, Callable[[BinaryIO, Sequence[str]], Sink]] = {
+SINKS: dict[str, Callable[[BinaryIO, Sequence[str]], ExportWriter]] = {
     "parquet": parquet,
     "arrow": arrow,
     "ndjson": Ndjson,
@@ -207,7 +209,7 @@ def export(
     target: str,
     wanted: str,
     columns: tuple[str, ...],
-    limits: Range,
+    limits: RecordRange,
     isolation_level: str,
     force: bool,
     path: str,
@@ -236,7 +238,7 @@ def _form(wanted: str, target: str) -> str:
     return form
 
 
-def _run(scan: TopicScan, bounds: Bounds, sink: Sink) -> None:
+def _run(scan: TopicScan, bounds: Bounds, sink: ExportWriter) -> None:
     """Write a scan, with a bar that counts offsets: compaction, markers and aborted transactions leave some
     of them without a record.
     """

@@ -36,16 +36,16 @@ class Formatter(click.HelpFormatter):
         return super().getvalue().replace(_HYPHEN, "-")
 
 
-class Context(click.Context):
+class HelpContext(click.Context):
     """Has help formatted by `Formatter`."""
 
     formatter_class = Formatter
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group whose commands are listed in order of use, each with the first sentence of its help."""
 
-    context_class = Context
+    context_class = HelpContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order in which they were added."""
@@ -65,7 +65,7 @@ def _first_sentence(command: click.Command) -> str:
 
 def dressed(command: click.Command) -> click.Command:
     """Return a command whose help, and that of the commands in it, `Formatter` formats."""
-    command.context_class = Context
+    command.context_class = HelpContext
     for inner in command.commands.values() if isinstance(command, click.Group) else ():
         dressed(inner)
     return command

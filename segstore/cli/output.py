@@ -66,9 +66,9 @@ def add_row(to: Table, *cells: Any, style: str | None = None) -> None:
     """
     from rich.text import Text
 
-    from segstore.cli.consoles import Cell
+    from segstore.cli.consoles import WrappedCell
 
-    to.add_row(*(c if isinstance(c, Text) else Cell(shown(c)) for c in cells), style=style)
+    to.add_row(*(c if isinstance(c, Text) else WrappedCell(shown(c)) for c in cells), style=style)
 
 
 def styled(text: str, style: str = "") -> Text:

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from segstore.cli.command_line import moved, place_size
-from segstore.cli.help import Group
+from segstore.cli.help import CommandGroup
 
 
-class PlaceFirst(Group):
+class PlaceFirst(CommandGroup):
     """A group of commands that hands these options on to the command that is named behind them, or to the
     command `default` if none is named.
     """

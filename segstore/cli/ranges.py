@@ -53,7 +53,7 @@ def offset_value(_ctx: click.Context, _param: click.Parameter, value: str | None
     return int(value)
 
 
-class Range(NamedTuple):
+class RecordRange(NamedTuple):
     """The range that was given; `start` and `end` are offsets, earliest or latest."""
 
     partitions: tuple[int, ...]
@@ -96,13 +96,13 @@ class Range(NamedTuple):
 
 
 def range_options(command: F) -> F:
-    """Add the options, which give the argument `limits`, a `Range`."""
+    """Add the options, which give the argument `limits`, a `RecordRange`."""
 
     @wraps(command)
     def run(
         *args: Any, partition: Any, start: Any, end: Any, from_time: Any, to_time: Any, **named: Any
     ) -> Any:
-        limits = Range(tuple(dict.fromkeys(partition)), start, end, from_time, to_time)
+        limits = RecordRange(tuple(dict.fromkeys(partition)), start, end, from_time, to_time)
         limits.check()
         return command(*args, limits=limits, **named)
 

@@ -219,11 +219,11 @@ def _run(
     store: Store, text: str, values: dict[str, dict[str, str]], isolation_level: str, form: str, target: str
 ) -> None:
     from segstore.cli.sql_output import write
-    from segstore.cli.sql_progress import Reading
-    from segstore.cli.sql_session import Session
+    from segstore.cli.sql_progress import ScanProgress
+    from segstore.cli.sql_session import SqlSession
     from segstore.cli.sql_table import show
 
-    with Session(store, text, values, isolation_level) as session, Reading(store) as reading:
+    with SqlSession(store, text, values, isolation_level) as session, ScanProgress(store) as reading:
         if form == "table":
             for result in session.results():
                 show(result, reading.aside)

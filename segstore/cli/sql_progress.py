@@ -1,4 +1,4 @@
-"""`Reading`: a bar of the rows that queries read from topics, while they run.
+"""`ScanProgress`: a bar of the rows that queries read from topics, while they run.
 
 On disk: nothing. Threads: those of DuckDB report rows; all else is for the main thread.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.store import Store
 
 
-class Reading:
+class ScanProgress:
     """Shows how many rows of the scans that a store was asked for were read, once there are some. It is a
     context manager.
     """
@@ -80,7 +80,7 @@ class Reading:
 class WatchedScan:
     """A `TopicScan` whose batches are counted."""
 
-    def __init__(self, scan: TopicScan, reading: Reading) -> None:
+    def __init__(self, scan: TopicScan, reading: ScanProgress) -> None:
         self._scan, self._reading = scan, reading
 
     def __getattr__(self, name: str) -> Any:

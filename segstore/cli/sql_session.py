@@ -1,5 +1,5 @@
-"""`Session`: a connection of DuckDB on which every topic of a store is a view, and the statements that run on
-it.
+"""`SqlSession`: a connection of DuckDB on which every topic of a store is a view, and the statements that run
+on it.
 
 On disk: only reads, but for what the user's own statements write, and DuckDB's temporary files, in the
 system's directory for them. Threads: statements run in a thread of the session, so that the main thread sees
@@ -47,7 +47,7 @@ class WrongQueryError(click.ClickException):
     exit_code = 2
 
 
-class Session:
+class SqlSession:
     """Runs statements. It is a context manager that closes the connection."""
 
     def __init__(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from segstore import names
 from segstore.config import arguments
 from segstore.coordinator.inboxes.adopted_topic import unreadable
-from segstore.coordinator.loader import Unreadable
+from segstore.coordinator.loader import UnreadableRecord
 from segstore.coordinator.offsets.state import understand
 from segstore.coordinator.offsets.topic import TOPIC as OFFSETS
 from segstore.coordinator.share.state_findings import Doubt, doubts
@@ -28,7 +28,7 @@ from segstore.storage.store import store as storage
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
-Look = Callable[[Store, PartitionLog], list[Unreadable]]
+Look = Callable[[Store, PartitionLog], list[UnreadableRecord]]
 LOOKS: Mapping[str, tuple[str, Look]] = {
     OFFSETS: ("a group's", lambda store, log: understand(log)[1]),
     ADOPTED: ("an adopted id's", lambda store, log: unreadable(log)),
@@ -86,5 +86,5 @@ def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Findi
 
 
 def _path(log: PartitionLog, offset: int) -> str:
-    there = [segment for segment in log._source.view.segments if segment.base_offset <= offset]
+    there = [segment for segment in log.source.view.segments if segment.base_offset <= offset]
     return there[-1].path if there else names.partition_dir(log.topic, log.partition)

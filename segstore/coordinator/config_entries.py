@@ -17,7 +17,7 @@ from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Where a value comes from."""
 
     DYNAMIC_TOPIC_CONFIG = 1
@@ -44,24 +44,24 @@ class Synonym(NamedTuple):
 
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
 
 
-class Entry(NamedTuple):
+class ConfigEntry(NamedTuple):
     """One setting of a resource. That of a topic or group has the broker's `behind` it."""
 
     name: str
     value: str | None
     default: str | None
-    source: Source
+    source: ConfigSource
     type: Type
     documentation: str
     is_sensitive: bool = False
-    behind: Entry | None = None
+    behind: ConfigEntry | None = None
 
     @property
     def is_default(self) -> bool:
-        return self.source is Source.DEFAULT_CONFIG
+        return self.source is ConfigSource.DEFAULT_CONFIG
 
     @property
     def synonyms(self) -> list[Synonym]:
@@ -69,11 +69,11 @@ class Entry(NamedTuple):
         own = Synonym(self.name, self.value, self.source)
         if self.behind is not None:
             return [own] * (self.source in MADE_FOR_ONE) + self.behind.synonyms
-        default = Synonym(self.name, self.default, Source.DEFAULT_CONFIG)
+        default = Synonym(self.name, self.default, ConfigSource.DEFAULT_CONFIG)
         return [own] * (not self.is_default) + [default] * (self.default is not None)
 
 
-MADE_FOR_ONE = frozenset({Source.DYNAMIC_TOPIC_CONFIG, Source.DYNAMIC_GROUP_CONFIG})
+MADE_FOR_ONE = frozenset({ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_GROUP_CONFIG})
 """The sources of settings that were made for one topic or one group."""
 
 
@@ -106,67 +106,67 @@ def _java_double(value: float) -> str:
 
 def settings_of(store: Store) -> KafkaSettings | None:
     """Return the settings of a store, None where it is open for reading."""
-    side = store._side
+    side = store.engine
     return None if isinstance(side, StoreReader) else side.config
 
 
-def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Entry]:
+def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
     """Yield all settings of a topic, which has some from its store where it does not make them."""
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
-    for entry in _entries(config, config.explicit, Source.DYNAMIC_TOPIC_CONFIG):
+    for entry in _entries(config, config.explicit, ConfigSource.DYNAMIC_TOPIC_CONFIG):
         name = BROKER_NAMES.get(entry.name, entry.name)
         yield _before(entry, name, of_its_store.get(entry.name))
 
 
-def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[Entry]:
+def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
     """Yield all settings of a group, which has those of its store unless they were made for it. Those that no
     store has are told with their own names, unlike those of topics.
     """
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
-    for entry in _entries(made, made.explicit, Source.DYNAMIC_GROUP_CONFIG):
+    for entry in _entries(made, made.explicit, ConfigSource.DYNAMIC_GROUP_CONFIG):
         of_its = of_its_store.get(f"group.{entry.name}")
         yield _before(entry, entry.name if of_its is None else of_its.name, of_its)
 
 
-def _before(entry: Entry, name: str | None, of_broker: Entry | None) -> Entry:
+def _before(entry: ConfigEntry, name: str | None, of_broker: ConfigEntry | None) -> ConfigEntry:
     """Return the setting of a topic or group with the broker's behind it, whose `name` is None if a broker
     has no value by any name.
     """
-    default = _source(entry.name, Source.DEFAULT_CONFIG)
+    default = _source(entry.name, ConfigSource.DEFAULT_CONFIG)
     behind = of_broker or entry._replace(value=entry.default, source=default)
     if entry.source not in MADE_FOR_ONE:
         entry = entry._replace(value=behind.value, source=behind.source)
     if name is None:
-        return entry._replace(behind=behind._replace(source=Source.DEFAULT_CONFIG, default=None))
+        return entry._replace(behind=behind._replace(source=ConfigSource.DEFAULT_CONFIG, default=None))
     return entry._replace(behind=behind._replace(name=name))
 
 
-def of_store(config: KafkaSettings) -> Iterator[Entry]:
+def of_store(config: KafkaSettings) -> Iterator[ConfigEntry]:
     """Yield all settings of a store."""
-    return _entries(config, config.explicit, Source.STATIC_BROKER_CONFIG)
+    return _entries(config, config.explicit, ConfigSource.STATIC_BROKER_CONFIG)
 
 
-def of_all_brokers(config: KafkaSettings) -> Iterator[Entry]:
+def of_all_brokers(config: KafkaSettings) -> Iterator[ConfigEntry]:
     """Yield the settings that a store has for all brokers together; their defaults are those of a broker."""
     return (entry._replace(default=None) for entry in of_store(config) if entry.name in OF_ALL_BROKERS)
 
 
-def of_server(config: Settings) -> Iterator[Entry]:
+def of_server(config: Settings) -> Iterator[ConfigEntry]:
     """Yield all settings of a server, by the dotted names of a broker's. One that has its default value is
     taken for one that was not made.
     """
     made = {name for name, o in options(type(config)).items() if _held(config, name) != o.default}
-    return _entries(config, made, Source.STATIC_BROKER_CONFIG)
+    return _entries(config, made, ConfigSource.STATIC_BROKER_CONFIG)
 
 
-def of_listeners(protocol: str, host: str, port: int) -> Entry:
+def of_listeners(protocol: str, host: str, port: int) -> ConfigEntry:
     """Return the setting that says where clients connect to, and by what protocol."""
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return Entry(
+    return ConfigEntry(
         "advertised.listeners",
         f"{protocol}://{at}",
         None,
-        Source.STATIC_BROKER_CONFIG,
+        ConfigSource.STATIC_BROKER_CONFIG,
         Type.STRING,
         "the address that clients are told to connect to",
     )
@@ -176,23 +176,23 @@ def _held(config: Settings, name: str) -> Any:
     return getattr(config, name.replace(".", "_"))
 
 
-def _entries(config: Settings, made: Any, source: Source) -> Iterator[Entry]:
+def _entries(config: Settings, made: Any, source: ConfigSource) -> Iterator[ConfigEntry]:
     for name, option in options(type(config)).items():
         dotted = name.replace("_", ".")
-        yield Entry(
+        yield ConfigEntry(
             dotted,
             None if option.secret else text(_held(config, name)),
             text(option.default),
-            _source(dotted, source if name in made else Source.DEFAULT_CONFIG),
+            _source(dotted, source if name in made else ConfigSource.DEFAULT_CONFIG),
             Type.PASSWORD if option.secret else _type(dotted, option),
             _documentation(option),
             option.secret,
         )
 
 
-def _source(name: str, source: Source) -> Source:
-    of_all = name in OF_ALL_BROKERS and source is not Source.DYNAMIC_TOPIC_CONFIG
-    return Source.DYNAMIC_DEFAULT_BROKER_CONFIG if of_all else source
+def _source(name: str, source: ConfigSource) -> ConfigSource:
+    of_all = name in OF_ALL_BROKERS and source is not ConfigSource.DYNAMIC_TOPIC_CONFIG
+    return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if of_all else source
 
 
 def _type(name: str, option: Option) -> Type:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from segstore.coordinator.group.assignors.base import Subscription
+from segstore.coordinator.group.assignors.base import MemberSubscription
 from segstore.coordinator.structs import TopicPartition, by_topic
 from segstore.errors import InvalidArgumentError
 from segstore.protocol.codec import structs
@@ -20,7 +20,7 @@ PROTOCOL_TYPE = "consumer"
 _SUBSCRIPTION, _ASSIGNMENT = "ConsumerProtocolSubscription", "ConsumerProtocolAssignment"
 
 
-def encode_subscription(subscription: Subscription, version: int = LAST_VERSION) -> bytes:
+def encode_subscription(subscription: MemberSubscription, version: int = LAST_VERSION) -> bytes:
     """Encode all but `group_instance_id`, which is not part of the schema. Raises InvalidArgumentError."""
     _check(version)
     kind = structs(_SUBSCRIPTION)
@@ -34,13 +34,13 @@ def encode_subscription(subscription: Subscription, version: int = LAST_VERSION)
     return encode_value(body, version)
 
 
-def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Subscription:
+def decode_subscription(data: bytes, group_instance_id: str | None = None) -> MemberSubscription:
     """Decode what `encode_subscription` made; null user data becomes b"". Raises InvalidArgumentError."""
     try:
         body = decode_body(_SUBSCRIPTION, _version(data), data)
     except ValueError as error:
         raise InvalidArgumentError(f"no subscription of a consumer: {error}") from error
-    return Subscription(
+    return MemberSubscription(
         tuple(body.topics),
         tuple(_partitions(body.owned_partitions)),
         body.user_data or b"",

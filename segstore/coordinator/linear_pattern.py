@@ -26,7 +26,7 @@ Place = Callable[[str, str], bool]
 """Whether a place is one that is asked for, by the characters before and behind it, "" at the ends."""
 
 
-class Step(NamedTuple):
+class PatternStep(NamedTuple):
     """Goes on to `then` with a character that passes `test`; without a test it goes on to all of `then` at
     once, where there is a `place`, only there.
     """
@@ -41,7 +41,7 @@ class LinearPattern:
 
     def __init__(self, pattern: str) -> None:
         steps = _Steps()
-        reader = _Reader(pattern)
+        reader = _PatternReader(pattern)
         tree = reader.whole()
         self._first = tree(steps, steps.add(None, ()))
         self._end, self._steps = 0, steps.steps
@@ -76,12 +76,12 @@ class LinearPattern:
 
 class _Steps:
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[PatternStep] = []
 
     def add(self, test: Test | None, then: tuple[int, ...], place: Place | None = None) -> int:
         if len(self.steps) >= MOST_STEPS:
             raise InvalidArgumentError(f"a pattern has more than {MOST_STEPS} steps")
-        self.steps.append(Step(test, then, place))
+        self.steps.append(PatternStep(test, then, place))
         return len(self.steps) - 1
 
 
@@ -130,7 +130,7 @@ def _at_most(part: Tree, most: int) -> Tree:
 def _any_number(part: Tree) -> Tree:
     def add(steps: _Steps, after: int) -> int:
         again = steps.add(None, (after,))
-        steps.steps[again] = Step(None, (part(steps, again), after))
+        steps.steps[again] = PatternStep(None, (part(steps, again), after))
         return again
 
     return add
@@ -195,7 +195,7 @@ def _folded(test: Test) -> Test:
 _COUNTS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 
 
-class _Reader:
+class _PatternReader:
     """Reads a pattern from the left to the right."""
 
     def __init__(self, pattern: str) -> None:

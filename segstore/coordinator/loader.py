@@ -22,7 +22,7 @@ log = Logger("segstore")
 _TOMBSTONE = LastRecord(None, -1)
 
 
-class Unreadable(NamedTuple):
+class UnreadableRecord(NamedTuple):
     """`newer`: the record has a version that is not known here, and its group or transactional id can't be
     used; otherwise it is not a record of the topic, and is passed over.
     """
@@ -32,7 +32,7 @@ class Unreadable(NamedTuple):
     newer: bool = False
 
 
-Replay = Callable[[bytes, LastRecord, "int | None"], "Unreadable | None"]
+Replay = Callable[[bytes, LastRecord, "int | None"], "UnreadableRecord | None"]
 """Applies the last record of a key; returns why it can't be read, if so. Its last argument is the producer
 whose open transaction has the record, None where it counts.
 """
@@ -40,7 +40,7 @@ whose open transaction has the record, None where it counts.
 
 def load_last(
     source: PartitionLog, replay: Replay, judge: Replay, *, transactional: bool = False
-) -> list[Unreadable]:
+) -> list[UnreadableRecord]:
     """Replay the last record of each key up to the present end of the log; return which of them can't be
     read. Raises CorruptRecordError, StorageError.
 
@@ -61,7 +61,7 @@ def load_last(
     return list(found.values())
 
 
-def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, Unreadable]:
+def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableRecord]:
     """Return by key which records can't be read."""
     found = {}
     # A record that counts may lie behind one of an open transaction: it is applied after it.
@@ -73,7 +73,7 @@ def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, Unreadable]:
     return found
 
 
-def warn(source: PartitionLog, what: str, found: Iterable[Unreadable]) -> None:
+def warn(source: PartitionLog, what: str, found: Iterable[UnreadableRecord]) -> None:
     """Log one warning for all records of a partition that are not records of `what`."""
     junk = sorted(each for each in found if not each.newer)
     if junk:

@@ -15,20 +15,20 @@ from segstore.mutex import nesting, refused, under_way
 from segstore.storage.store.store import Store
 
 
-class Part(Protocol):
+class StorePart(Protocol):
     """A part of which a store has one."""
 
     def close(self) -> None:
         """Close the part, as the store begins to close, while everything in it still works."""
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=StorePart)
 
 
-class _Parts:
+class _StoreParts:
     def __init__(self) -> None:
         self.lock = nesting()  # a part may ask for another while it is made
-        self.made: dict[Callable[[Store], Any], Part] = {}
+        self.made: dict[Callable[[Store], Any], StorePart] = {}
         self.making: set[Callable[[Store], Any]] = set()
         self.closed = False
 
@@ -41,14 +41,14 @@ class _Parts:
         while (part := self._last()) is not None:
             part.close()
 
-    def _last(self) -> Part | None:
+    def _last(self) -> StorePart | None:
         with self.lock:
             return self.made.popitem()[1] if self.made else None
 
 
 def existing(store: Store, make: Callable[[Store], P]) -> P | None:
     """Return the store's `make(store)`; None where it is not made, or the store is being closed."""
-    part: P | None = store._attach(_Parts).made.get(make)  # type: ignore[assignment]
+    part: P | None = store.attach(_StoreParts).made.get(make)  # type: ignore[assignment]
     return part
 
 
@@ -57,8 +57,8 @@ def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P]
     is given. Raises ReadOnlyError, StoreClosedError, ForkedError; IllegalStateError in a guest of a shared
     store, since the host has these parts.
     """
-    store._context.check_writable()
-    parts = store._attach(_Parts)
+    store.context.check_writable()
+    parts = store.attach(_StoreParts)
     found: P | None = parts.made.get(make)  # type: ignore[assignment]
     if found is not None:
         return found
@@ -71,13 +71,13 @@ def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P]
         return part
 
 
-def _made(parts: _Parts, store: Store, make: Callable[[Store], P], build: Callable[[Store], P]) -> P:
+def _made(parts: _StoreParts, store: Store, make: Callable[[Store], P], build: Callable[[Store], P]) -> P:
     """Make the part; the lock is held, also by a signal handler that interrupts this thread: it gets
     ReentrantCallError.
     """
     if make in parts.making:
         raise refused(under_way())
-    store._check_keeps(make.__name__)
+    store.check_keeps(make.__name__)
     try:
         parts.making.add(make)  # within the block: an interrupt may come before the next line
         return build(store)

@@ -71,7 +71,7 @@ set.
 """
 
 
-class Pool:
+class SharedBucket:
     """The bucket that throttles share which have one rate together; None while there is no limit."""
 
     __slots__ = ("__weakref__", "bucket", "lock")
@@ -81,26 +81,28 @@ class Pool:
         self.bucket: Bucket | None = None
 
 
-class Throttle:
+class QuotaThrottle:
     """`bound`: bytes a second; None where there is no limit, and then no method need be called.
 
     A client may run ahead of its rate by `windows` windows of `window_s` seconds, see `Bucket`.
     """
 
-    def __init__(self, windows: int, window_s: int, clock: Clock, used: Callable[[Throttle], None]) -> None:
+    def __init__(
+        self, windows: int, window_s: int, clock: Clock, used: Callable[[QuotaThrottle], None]
+    ) -> None:
         self.bound: int | None = None
         self._windows, self._window_s, self._clock, self._used = windows, window_s, clock, used
         self._lock = Mutex()
-        self._pool = Pool()
+        self._pool = SharedBucket()
         self._bytes = Sensor(windows, window_s * 1000, clock)
         self._waits = Sensor(windows, window_s * 1000, clock)
 
-    def set_bound(self, bound: int | None, pool: Pool | None = None) -> None:
+    def set_bound(self, bound: int | None, pool: SharedBucket | None = None) -> None:
         """Change the limit; it holds from the next call on. Others that were given the same `pool` share the
         rate, which must be the same for all of them; without one it is this throttle's alone.
         """
         span = self._windows * self._window_s
-        pool = Pool() if bound is None else pool or self._pool
+        pool = SharedBucket() if bound is None else pool or self._pool
         with pool.lock:
             if bound is None:
                 pool.bucket = None

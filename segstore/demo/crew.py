@@ -1,5 +1,5 @@
-"""`Crew`: the threads of the live part, which are two replays and three readers of one consumer group, and
-their common state.
+"""`ReplayThreads`: the threads of the live part, which are two replays and three readers of one consumer
+group, and their common state.
 
 On disk: nothing of its own. Threads: the demo's main thread calls the methods; any thread may call `say`.
 """
@@ -14,7 +14,7 @@ from types import TracebackType
 
 import segstore
 from segstore.demo.flights import Flights
-from segstore.demo.ledger import Ledger, Rates, Row, Status, total
+from segstore.demo.ledger import Ledger, LedgerRow, Rates, Status, total
 from segstore.demo.reader import GroupView, Reader
 from segstore.errors import StorageError
 
@@ -104,7 +104,7 @@ _BUSY = 0.66  # the fraction of the time that two readers would work if flights 
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReplayPlan:
     """What the live part replays: each producer's flights, the first time (ms), the seconds that all of it
     takes, and the days that pass in one second.
     """
@@ -115,7 +115,7 @@ class Plan:
     days: float
 
     @classmethod
-    def of(cls, everything: Flights, seconds: float, days: float) -> Plan:
+    def of(cls, everything: Flights, seconds: float, days: float) -> ReplayPlan:
         """Return the plan for at most `seconds`; it takes fewer where there are not so many flights."""
         first = int(everything.departures.min())
         before = min(first + int(seconds * days * DAY_MS), int(everything.timestamps[-1]))
@@ -138,10 +138,10 @@ class Plan:
         return _BUSY * 2 * self.seconds / max(self.records, 1)
 
 
-class Crew:
+class ReplayThreads:
     """The threads of the live part. It is a context manager: on exit all threads have ended."""
 
-    def __init__(self, store: segstore.Store, plan: Plan) -> None:
+    def __init__(self, store: segstore.Store, plan: ReplayPlan) -> None:
         self.plan, self.ledger, self.events = plan, Ledger(PARTITIONS), list[str]()
         self._store, self._logs = store, [store.partition(TOPIC, p) for p in range(PARTITIONS)]
         self._group, self._stop, self._rates = GroupView(store, TOPIC), threading.Event(), Rates()
@@ -153,7 +153,7 @@ class Crew:
         self._began, self._moved = now, (now, 0)
         self._pace = Pace(now, self.plan.first, self.plan.days)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> ReplayThreads:
         return self
 
     def begin(self) -> None:
@@ -236,7 +236,9 @@ class Crew:
         now, ledger = time.monotonic(), self.ledger
         rates = self._rates.of(now, {p: tally.count for p, tally in enumerate(ledger.seen)})
         sent, read = total(ledger.sent)[0], total(ledger.seen)[0] + ledger.again
-        rows = [Row(p, owners.get(p, ""), committed[p], end, rates[p]) for p, end in self.ends().items()]
+        rows = [
+            LedgerRow(p, owners.get(p, ""), committed[p], end, rates[p]) for p, end in self.ends().items()
+        ]
         when, elapsed = min(self._pace.now(), self._last()), now - self._began
         return Status(when, elapsed, self.plan.seconds, sent, read, ledger.again, state, rows, self.events)
 

@@ -198,7 +198,7 @@ Show = Callable[[bool], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class SparkJobFields:
     """The fields of segstore.demo.spark_job.Job."""
 
     path: str
@@ -214,17 +214,17 @@ class NotRunError(Exception):
 
 
 @contextlib.contextmanager
-def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[Job, Driver]]:
+def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[SparkJobFields, Driver]]:
     """Start the first driver of a job, which waits until `run_killed` lets it go on, and make a directory for
     temporary files of this driver and the next.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-demo-spark-") as work:
-        job = Job(os.path.abspath(path), rows, late_hours, work)
+        job = SparkJobFields(os.path.abspath(path), rows, late_hours, work)
         with Driver(asdict(replace(job, waits=True))) as driver:
             yield job, driver
 
 
-def run_killed(job: Job, driver: Driver, progress: Progress, show: Show) -> LastBatch:
+def run_killed(job: SparkJobFields, driver: Driver, progress: Progress, show: Show) -> LastBatch:
     """Let the first driver go on, and kill all of its processes once half of the flights are read and the
     next micro-batch is in the log: at that moment Spark has most likely not committed it. Raises NotRunError,
     StorageError.
@@ -247,7 +247,7 @@ def run_killed(job: Job, driver: Driver, progress: Progress, show: Show) -> Last
     return left
 
 
-def run_to_the_end(job: Job, progress: Progress, show: Show, left: LastBatch) -> None:
+def run_to_the_end(job: SparkJobFields, progress: Progress, show: Show, left: LastBatch) -> None:
     """Start another driver on what the first one left, and wait until it has read everything. Raises
     StorageError.
     """

@@ -119,7 +119,7 @@ _WIDTHS = {"partition": 9, "owner": 17, "committed": 9, "end": 6, "lag": 6, "per
 
 
 @dataclass(frozen=True)
-class Row:
+class LedgerRow:
     """A row of the table: a partition, who reads it, its offsets, and the records read a second."""
 
     partition: int
@@ -147,7 +147,7 @@ class Status:
     read: int
     again: int
     state: str
-    rows: Sequence[Row]
+    rows: Sequence[LedgerRow]
     events: Sequence[str]
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import segstore
-from segstore.demo.crew import HALVES, PARTITIONS, TOPIC, Crew, Plan
+from segstore.demo.crew import HALVES, PARTITIONS, TOPIC, ReplayPlan, ReplayThreads
 from segstore.demo.flights import Flights
 from segstore.demo.ledger import frame, total
 from segstore.demo.screen import Screen
@@ -27,7 +27,7 @@ def live(screen: Screen, path: str, flights: Flights, seconds: float, days: floa
     where not every record was seen and committed; KeyboardInterrupt once all readers have left and the store
     is closed.
     """
-    plan = Plan.of(flights, seconds, days)
+    plan = ReplayPlan.of(flights, seconds, days)
     with screen.step("Live", f"{plan.records:,} flights as they left, {days:g} days a second"):
         screen.say(f"two producers, airlines {' and '.join(HALVES)}, {PARTITIONS} partitions of {TOPIC};")
         screen.say(f"a group of three readers: who is silent for {plan.patience_ms / 1000:g} s is out")
@@ -38,10 +38,10 @@ def live(screen: Screen, path: str, flights: Flights, seconds: float, days: floa
             raise
 
 
-def _run(screen: Screen, path: str, plan: Plan) -> None:
+def _run(screen: Screen, path: str, plan: ReplayPlan) -> None:
     with segstore.open(path) as store:
         store.create_topic(TOPIC, partitions=PARTITIONS)
-        crew = Crew(store, plan)
+        crew = ReplayThreads(store, plan)
         with crew, _shown(screen, crew) as show:
             crew.begin()
             while not crew.done():
@@ -51,12 +51,12 @@ def _run(screen: Screen, path: str, plan: Plan) -> None:
         _prove(screen, crew)
 
 
-class _Lines:
+class _LiveLines:
     """Shows the live part as lines of text: each event when it happens, and the state now and then and at the
     end.
     """
 
-    def __init__(self, screen: Screen, crew: Crew) -> None:
+    def __init__(self, screen: Screen, crew: ReplayThreads) -> None:
         self._screen, self._crew = screen, crew
         self._said, self._due = 0, 0.0
 
@@ -71,7 +71,7 @@ class _Lines:
 
 
 @contextmanager
-def _shown(screen: Screen, crew: Crew) -> Iterator[Callable[[bool], None]]:
+def _shown(screen: Screen, crew: ReplayThreads) -> Iterator[Callable[[bool], None]]:
     """Yield a function that shows the state, as frames on a terminal and elsewhere as lines; its argument is
     True for the last time.
     """
@@ -79,10 +79,10 @@ def _shown(screen: Screen, crew: Crew) -> Iterator[Callable[[bool], None]]:
         with screen.frames() as update:
             yield lambda last: update(frame(crew.status()))
         return
-    yield _Lines(screen, crew).show
+    yield _LiveLines(screen, crew).show
 
 
-def _prove(screen: Screen, crew: Crew) -> None:
+def _prove(screen: Screen, crew: ReplayThreads) -> None:
     """Check that what was sent was seen and is committed. Raises StorageError."""
     faults, ledger = crew.faults(), crew.ledger
     if faults:

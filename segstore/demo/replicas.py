@@ -38,7 +38,7 @@ _MORE = 100  # records that are acknowledged in each step, at least
 _BEAT = 0.002  # seconds between two sends
 
 
-class Writer(threading.Thread):
+class NumberedWriter(threading.Thread):
     """Sends numbered records, until it is left; `acknowledged` has their values by partition and offset."""
 
     def __init__(self, store: segstore.ReplicatedStore) -> None:
@@ -48,7 +48,7 @@ class Writer(threading.Thread):
         self.refused: list[str] = []
         self.error: Exception | None = None
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> NumberedWriter:
         self.start()
         return self
 
@@ -86,7 +86,7 @@ class Play:
     """What happens, step by step; `show` draws the state."""
 
     def __init__(
-        self, store: segstore.ReplicatedStore, writer: Writer, paths: list[str], dwell: float
+        self, store: segstore.ReplicatedStore, writer: NumberedWriter, paths: list[str], dwell: float
     ) -> None:
         self._store, self._writer, self._paths, self._dwell = store, writer, paths, dwell
         self._began, self.events = time.monotonic(), list[str]()
@@ -203,7 +203,7 @@ def _run(screen: Screen, paths: list[str], dwell: float) -> None:
     with segstore.open_replicated(paths, config=SETTINGS) as store:
         order = {n: [(n + each) % DISKS for each in range(DISKS)] for n in range(PARTITIONS)}
         store.create_topic(TOPIC, assignments=order)
-        writer = Writer(store)
+        writer = NumberedWriter(store)
         play = Play(store, writer, paths, dwell)
         with writer, _shown(screen, play):
             play.run()
@@ -232,7 +232,7 @@ def _shown(screen: Screen, play: Play) -> Iterator[None]:
     lines(play.board())
 
 
-def _prove(screen: Screen, store: segstore.ReplicatedStore, writer: Writer) -> None:
+def _prove(screen: Screen, store: segstore.ReplicatedStore, writer: NumberedWriter) -> None:
     """Check that all that was acknowledged is there, once. Raises StorageError."""
     if writer.error is not None:
         raise StorageError(f"the producer failed: {writer.error}")

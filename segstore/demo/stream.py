@@ -17,7 +17,14 @@ from typing import Any
 import segstore
 from segstore.cli.output import add_row, table, time_text
 from segstore.cli.places.of_store import open_reading
-from segstore.demo.drivers import Driver, Job, NotRunError, first_driver, run_killed, run_to_the_end
+from segstore.demo.drivers import (
+    Driver,
+    NotRunError,
+    SparkJobFields,
+    first_driver,
+    run_killed,
+    run_to_the_end,
+)
 from segstore.demo.flights import TOPIC, Flights, hours, raw
 from segstore.demo.screen import Screen
 from segstore.demo.stream_board import Progress, shown
@@ -112,7 +119,7 @@ _HOUR_MS = 3_600_000
 _WORST, _LEAST = 3, 10  # how many hours are shown, and how many flights must have left in one
 
 
-Begun = tuple[Job, Driver]
+Begun = tuple[SparkJobFields, Driver]
 
 
 @contextmanager

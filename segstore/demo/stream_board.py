@@ -83,7 +83,7 @@ class Progress:
         return Group(*lines)
 
 
-class _Lines:
+class _StreamLines:
     """Shows the progress as lines of text: each event when it happens, and now and then a micro-batch."""
 
     def __init__(self, screen: Screen, progress: Progress) -> None:
@@ -121,4 +121,4 @@ def shown(screen: Screen, progress: Progress) -> Iterator[Callable[[bool], None]
         with screen.frames() as update:
             yield _Frames(update, progress).show
         return
-    yield _Lines(screen, progress).show
+    yield _StreamLines(screen, progress).show

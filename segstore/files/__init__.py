@@ -11,12 +11,12 @@ from segstore.files.atomic import Whole
 from segstore.files.calls import FILE_MODE
 from segstore.files.handle import Handle, Path
 from segstore.files.locks import Locking, boot
-from segstore.sending import Sending
+from segstore.sending import SendfileCalls
 
 __all__ = ["FILE_MODE", "Files", "Handle", "Path"]
 
 
-class Files(Whole, Locking, Sending):
+class Files(Whole, Locking, SendfileCalls):
     """Files of the operating system, by path or `Handle`; sizes and positions in bytes.
 
     One object has every call that is made on files, so that a subclass sees each call, and can let it fail:

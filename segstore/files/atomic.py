@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from segstore.files.calls import Content, Directories, Opening
+from segstore.files.calls import Directories, FileContent, Opening
 from segstore.files.handle import CODING, Handle, Path
 from segstore.files.reserve import PIECE, in_reserve
 from segstore.files.stats import Stats
@@ -25,7 +25,7 @@ _TEMPORARY = ".tmp"
 _MAX_NAME = 255  # bytes that Linux file systems allow in one name
 
 
-class Whole(Opening, Content, Directories, Stats):
+class Whole(Opening, FileContent, Directories, Stats):
     """Calls on whole files. A crash leaves the old file or the new one, and perhaps a temporary one."""
 
     def ensure_directory(self, path: Path) -> None:

@@ -85,7 +85,7 @@ _COPY_CHUNK = 1 << 20
 _MOST_ERRNO = 4096
 
 
-class Content:
+class FileContent:
     """Calls on the content of open files; sizes and positions in bytes."""
 
     def pread(self, handle: Handle, size: int, position: int) -> bytes:
@@ -132,14 +132,14 @@ class Content:
     def native_write(self, handle: Handle) -> NativeWrite:
         """Return by what C appends batches to this file."""
         own = type(self)
-        is_plain = own.pwrite is Content.pwrite and own.pwritev is Content.pwritev
+        is_plain = own.pwrite is FileContent.pwrite and own.pwritev is FileContent.pwritev
         return NATIVE if is_plain else OwnWrite(self, handle)
 
     def native_sync(self, handle: Handle) -> Any:
         """Return the function of C by which a tail (log.h) syncs this file: NULL for `seg_fdatasync`; None
         where this object has a `sync` of its own, which C would pass by.
         """
-        return ffi.NULL if type(self).sync is Content.sync else None
+        return ffi.NULL if type(self).sync is FileContent.sync else None
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
         """Return the result of `seg_seek` (batch.h): 1 found, 0 none below `end`, negative: -errno or a bad

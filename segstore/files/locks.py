@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Protocol
 
-from segstore.files.calls import Content, Opening
+from segstore.files.calls import FileContent, Opening
 from segstore.files.forks import close_in_children
 from segstore.files.handle import Handle, Path, named
 from segstore.files.stats import Stats
@@ -34,17 +34,17 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FLOCK = struct.Struct("hhqqi4x")
 
 
-class _Closable(Protocol):
+class _ClosableLock(Protocol):
     fd: int
 
     def close(self) -> None: ...
 
 
-_held: LiveSet[_Closable] = LiveSet()
+_held: LiveSet[_ClosableLock] = LiveSet()
 """Handles with a lock."""
 
 
-def take(handle: _Closable) -> None:
+def take(handle: _ClosableLock) -> None:
     """Lock the file of an open writable `handle`, without waiting.
 
     Raises BlockingIOError where anybody else has a lock on it.
@@ -63,7 +63,7 @@ def holder(fd: int) -> int | None:
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
-def _is_of(handle: _Closable, path: Path) -> bool:
+def _is_of(handle: _ClosableLock, path: Path) -> bool:
     """Return whether the open file of a handle is the one at `path`."""
     with suppress(OSError):  # it may be closed meanwhile
         return os.path.samestat(os.fstat(handle.fd), os.stat(path))
@@ -77,7 +77,7 @@ _LONGEST_TEXT = 300
 """Bytes of a lock file that are read: a pid and an address."""
 
 
-class Locking(Opening, Content, Stats):
+class Locking(Opening, FileContent, Stats):
     """Lock files. A lock ends with its handle, or with its process."""
 
     def lock(self, path: Path) -> Handle:

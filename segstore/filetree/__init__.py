@@ -5,21 +5,21 @@ path -> file id, size and time. A rename writes two small records in one batch, 
 delete writes tombstones; compaction keeps every chunk of a live file. Threads: any.
 """
 
-from segstore.filetree.history import Change, history
+from segstore.filetree.history import TreeChange, history
 from segstore.filetree.nodes import Directory, File, clean_path
-from segstore.filetree.snapshot import Restored, Snapshot, floor, read_file, restore, snapshot
+from segstore.filetree.snapshot import RestoredTree, TreeSnapshot, floor, read_file, restore, snapshot
 from segstore.filetree.topic import CHUNK_BYTES, SETTINGS, files_log
 from segstore.filetree.tree import FileTree, Upload, file_tree
 
 __all__ = [
     "CHUNK_BYTES",
     "SETTINGS",
-    "Change",
     "Directory",
     "File",
     "FileTree",
-    "Restored",
-    "Snapshot",
+    "RestoredTree",
+    "TreeChange",
+    "TreeSnapshot",
     "Upload",
     "clean_path",
     "file_tree",

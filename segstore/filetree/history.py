@@ -17,7 +17,7 @@ from segstore.storage.scans.scan import EARLIEST, LATEST, Edge, given_bound, rea
 from segstore.storage.store.partition_log import PartitionLog
 
 
-class Change(NamedTuple):
+class TreeChange(NamedTuple):
     """A change of a file tree. `what` is create, rename, mkdir or delete; the tree has the change as of
     `offset` and later; `timestamp` is in ms.
 
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 def history(
     log: PartitionLog, path: str = "/", start: int | Edge = EARLIEST, end: int | Edge = LATEST
-) -> Iterator[Change]:
+) -> Iterator[TreeChange]:
     """Yield the changes at `path` and below it in the records from `start` up to `end`, in order.
 
     By default they begin at the first offset that compaction has not reached. Raises OffsetOutOfRangeError,
@@ -55,7 +55,7 @@ def history(
                     yield change
 
 
-def _concerns(change: Change, path: str) -> bool:
+def _concerns(change: TreeChange, path: str) -> bool:
     return any(at == path or lies_below(at, path) for at in (change.path, change.source) if at)
 
 
@@ -71,7 +71,7 @@ def _batches(records: Records) -> Iterator[list[Record]]:
             batch = []
 
 
-def _changes(batch: list[Record], nodes_by_path: dict[str, Node]) -> Iterator[Change]:
+def _changes(batch: list[Record], nodes_by_path: dict[str, Node]) -> Iterator[TreeChange]:
     done, stamp = batch[-1].offset + 1, batch[-1].timestamp
     deleted: dict[str, Node] = {}
     put: list[tuple[str, Node]] = []
@@ -96,9 +96,9 @@ def _changes(batch: list[Record], nodes_by_path: dict[str, Node]) -> Iterator[Ch
         source = sources[_same(node)].popleft() if sources[_same(node)] else ""
         deleted.pop(source, None)
         what = "rename" if source else "create" if isinstance(node, File) else "mkdir"
-        yield Change(done, stamp, what, path, _size(node), source, before is not None)
+        yield TreeChange(done, stamp, what, path, _size(node), source, before is not None)
     for path, node in deleted.items():
-        yield Change(done, stamp, "delete", path, _size(node))
+        yield TreeChange(done, stamp, "delete", path, _size(node))
 
 
 def _size(node: Node) -> int:

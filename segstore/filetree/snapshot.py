@@ -28,7 +28,7 @@ _HAS_HORIZON = 1 << 6
 
 
 @dataclass
-class Snapshot:
+class TreeSnapshot:
     """The tree that the records below `end` make; `orphans` are the keys of chunks that belong to no file."""
 
     end: int
@@ -37,7 +37,7 @@ class Snapshot:
     next_id: int = 0
 
 
-def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = False) -> Snapshot:
+def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = False) -> TreeSnapshot:
     """Return the tree as of the offset `end`, from the records before it; by default from all.
 
     Raises OffsetOutOfRangeError where compaction has passed `end`, unless it is `trusted`;
@@ -51,10 +51,10 @@ def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = Fal
     return _built(last, end)
 
 
-def _built(last: Mapping[bytes, LastRecord], end: int) -> Snapshot:
+def _built(last: Mapping[bytes, LastRecord], end: int) -> TreeSnapshot:
     """Return the tree that the last records of all keys make."""
     chunk_at = _chunk_offsets(last)
-    made = Snapshot(end)
+    made = TreeSnapshot(end)
     for key, record in last.items():
         if key[:1] == nodes.PATH_TAG and record.value is not None:
             path, node = _parsed(key, record.value)
@@ -100,9 +100,9 @@ def floor(log: PartitionLog) -> int:
     whole. The cleaner's checkpoint says how far compaction came; where that was lost, the batches that it
     wrote show it.
     """
-    assert isinstance(log._store, Store)
-    cleaned = max(log._store._cleaned().get((log.topic, log.partition), 0), log.start_offset)
-    view = log._source.view
+    assert isinstance(log.store, Store)
+    cleaned = max(log.store._cleaned().get((log.topic, log.partition), 0), log.start_offset)
+    view = log.source.view
     if cleaned >= view.end_offset or not _was_cleaned(log, min(cleaned, view.end_offset), view.bases[-1]):
         return min(cleaned, view.end_offset)
     return max(view.bases[-1], cleaned)
@@ -164,7 +164,7 @@ def _chunk(log: PartitionLog, path: str, file: File, number: int) -> bytes:
 # is empty or missing.
 
 
-class Restored(NamedTuple):
+class RestoredTree(NamedTuple):
     """The number of files, directories and bytes that `restore` has written."""
 
     files: int
@@ -172,13 +172,13 @@ class Restored(NamedTuple):
     bytes: int
 
 
-def restore(log: PartitionLog, seen: Snapshot, path: str, target: str | os.PathLike[str]) -> Restored:
+def restore(log: PartitionLog, seen: TreeSnapshot, path: str, target: str | os.PathLike[str]) -> RestoredTree:
     """Write what a snapshot has at `path` into the directory `target`; it is synced on return.
 
     Raises FileNotFoundError where the snapshot has nothing at `path`; FileExistsError where `target` is not
     empty; OSError; CorruptRecordError. The files that were written by then stay.
     """
-    path, root, files = clean_path(path), arguments.path("target", target), log._context.files
+    path, root, files = clean_path(path), arguments.path("target", target), log.context.files
     nodes = list(seen.nodes.walk(path))
     if not nodes:
         raise error(errno.ENOENT, path)
@@ -197,7 +197,7 @@ def restore(log: PartitionLog, seen: Snapshot, path: str, target: str | os.PathL
     for below in reversed(directories):
         files.sync_dir(os.path.join(root, below))
     files.sync_dir(os.path.dirname(root))
-    return Restored(count, len(directories), size)
+    return RestoredTree(count, len(directories), size)
 
 
 def _write(files: Files, log: PartitionLog, path: str, file: File, target: str) -> int:

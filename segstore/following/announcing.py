@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from segstore.errors import SegstoreError
-from segstore.following.primary import Primary
+from segstore.following.primary import PrimaryClient
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
@@ -26,7 +26,7 @@ class Announcer:
     """Announces the last promotion of a store, once it is asked to; one for each store."""
 
     def __init__(self, store: Store) -> None:
-        self._context = store._context
+        self._context = store.context
         self._closing, self._ended = Latch(), Latch()
         self._ended.open()
         self._lock = Mutex()
@@ -71,7 +71,7 @@ class Announcer:
         cluster = None
         try:
             cluster = self._cluster = Cluster(held.source, self._settings)
-            Primary(cluster, held.cluster_id, held.directory_id, "").announce(held.leader_epoch)
+            PrimaryClient(cluster, held.cluster_id, held.directory_id, "").announce(held.leader_epoch)
             with self._context.reserve:
                 PROMOTION.write(self._context.files, self._context.root, replace(held, told=True))
         except (SegstoreError, OSError) as error:

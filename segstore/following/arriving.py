@@ -11,7 +11,7 @@ from segstore._native import lib
 from segstore.protocol.fetch_bytes import BegunAnswer
 from segstore.records import scan
 from segstore.threads import Worker
-from segstore.wire.connection import Coming, Connection
+from segstore.wire.connection import BrokerConnection, Coming
 
 _PIECE = 1 << 20
 """Bytes that are taken together; fewer where the answer ends, more where one batch has more."""
@@ -22,7 +22,7 @@ class Arriving:
     which ends the thread.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
         self._room = self._other = memoryview(b"")
         self._have = self._left = 0  # bytes of records in the room, and those to come
@@ -38,8 +38,8 @@ class Arriving:
     def take(self, coming: Coming, begun: BegunAnswer, take: Callable[[memoryview], None]) -> None:
         """Call `take` with the records as they come, whole batches at a time; each piece is good until `take`
         returns. One piece is taken while the next one is received, the last one in this thread. A batch that
-        the answer ends within is left out, and behind damage comes what there is. Raises as `Connection.ask`,
-        and what `take` raises.
+        the answer ends within is left out, and behind damage comes what there is. Raises as
+        `BrokerConnection.ask`, and what `take` raises.
         """
         taken: Worker | None = None
         try:
@@ -84,7 +84,7 @@ class Arriving:
         self._room, self._other, self._have = self._other, self._room, len(rest)
 
     def behind(self, coming: Coming, begun: BegunAnswer) -> memoryview:
-        """Return what comes behind the records, once these have come. Raises as `Connection.ask`."""
+        """Return what comes behind the records, once these have come. Raises as `BrokerConnection.ask`."""
         self._begin(coming.here[begun.end :], coming.size - begun.end)
         self._receive(coming, self._left + self._have)
         return self._room[: self._have]

@@ -9,15 +9,15 @@ from itertools import islice
 from typing import Any, Protocol
 
 from segstore.errors import BrokerError
-from segstore.following.comparison import Comparison
+from segstore.following.comparison import LogComparison
 from segstore.following.fetch_request import FetchTerms, fetch_request, parts_of, version_for
-from segstore.following.fetch_session import Asked
+from segstore.following.fetch_session import SessionRequest
 from segstore.following.fetched_data import read_part
 from segstore.following.followed_log import FollowedLog, Key, Question
 from segstore.following.leader_ends import EARLIEST, offset_of
 from segstore.protocol.error_codes import Code
 from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
-from segstore.wire.connection import Connection
+from segstore.wire.connection import BrokerConnection
 from segstore.wire.settings import WireConfig
 
 TOGETHER = 128
@@ -43,16 +43,18 @@ class Steps(Protocol):
 class ComparedFetch:
     """Compares the logs that are fetched over one connection."""
 
-    def __init__(self, connection: Connection, terms: FetchTerms, config: WireConfig, steps: Steps) -> None:
+    def __init__(
+        self, connection: BrokerConnection, terms: FetchTerms, config: WireConfig, steps: Steps
+    ) -> None:
         self._connection, self._terms, self._config, self._steps = connection, terms, config, steps
-        self._begun: dict[FollowedLog, Comparison] = {}
+        self._begun: dict[FollowedLog, LogComparison] = {}
         self._waiting: set[FollowedLog] = set()
         """Those that an ordinary fetch has to come before."""
 
     def step(self, logs: Iterable[FollowedLog]) -> bool:
         """Get on with some of these logs, which are not compared yet; return whether to go on at once. If
         not, the leader has to show more of each of them first, or to say by an ordinary fetch where its log
-        ends. Raises as `Connection.ask`.
+        ends. Raises as `BrokerConnection.ask`.
         """
         ready = list(islice(self._ready(logs), TOGETHER))
         alone = [each for each in ready if each.alone][:1]
@@ -67,7 +69,7 @@ class ComparedFetch:
                 self._waiting.add(each.followed)
         return True
 
-    def _ready(self, logs: Iterable[FollowedLog]) -> Iterator[Comparison]:
+    def _ready(self, logs: Iterable[FollowedLog]) -> Iterator[LogComparison]:
         """Yield the comparisons that are not at their ends, and don't wait; one whose log has changed since
         begins anew.
         """
@@ -76,21 +78,21 @@ class ComparedFetch:
                 continue
             held = self._begun.get(followed)
             if held is None or held.question[:2] != question[:2]:
-                held = self._begun[followed] = Comparison(followed, question)
+                held = self._begun[followed] = LogComparison(followed, question)
             if held.window is not None:
                 yield held
                 continue
             del self._begun[followed]
             followed.compared(question)
 
-    def _fetched(self, asked: list[Comparison], sizes: Mapping[Key, int]) -> dict[Key, Any]:
+    def _fetched(self, asked: list[LogComparison], sizes: Mapping[Key, int]) -> dict[Key, Any]:
         """Return what the leader has from the windows' offsets on."""
         positions = {
             each.followed.key: each.question.position._replace(offset=each.at, last_fetched_epoch=-1)
             for each in asked
         }
         version = version_for(self._connection, positions)
-        names_them = Asked(positions, (), NO_SESSION, FINAL_EPOCH)
+        names_them = SessionRequest(positions, (), NO_SESSION, FINAL_EPOCH)
         epoch = self._terms.broker_epoch()
         body = fetch_request(version, names_them, self._terms, epoch, self._config, sizes)
         body.max_wait_ms = 0
@@ -99,7 +101,7 @@ class ComparedFetch:
             self._steps.refused(answer.error_code)
         return dict(parts_of(answer, positions))
 
-    def _take(self, each: Comparison, part: Any, *, was_alone: bool) -> bool:
+    def _take(self, each: LogComparison, part: Any, *, was_alone: bool) -> bool:
         data = read_part(part, self._terms.isolation)
         if data.error == Code.OFFSET_OUT_OF_RANGE:
             return self._steps.run(each.followed, lambda: self._begins_later(each))
@@ -108,7 +110,7 @@ class ComparedFetch:
             return False
         return self._steps.run(each.followed, lambda: each.take(data, was_alone=was_alone))
 
-    def _begins_later(self, each: Comparison) -> bool:
+    def _begins_later(self, each: LogComparison) -> bool:
         """Compare nothing below the leader's log start offset; return whether that lies above the window."""
         try:
             start = offset_of(self._connection, self._terms, each.followed, each.question, EARLIEST)

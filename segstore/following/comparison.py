@@ -1,6 +1,7 @@
-"""`Comparison`: one log beside that of its leader, before anything is taken from there: whether both have the
-same records where both have any. Offsets and leader epochs alone don't tell: a leader that was restored from
-an older copy, and has gone on, may have other records under them (a broker of Kafka's begins no epoch then).
+"""`LogComparison`: one log beside that of its leader, before anything is taken from there: whether both have
+the same records where both have any. Offsets and leader epochs alone don't tell: a leader that was restored
+from an older copy, and has gone on, may have other records under them (a broker of Kafka's begins no epoch
+then).
 
 The look begins a few offsets before this log's end. Compaction may have removed batches there from either
 log, or written them anew with fewer records: so equal offsets must have equal records, and where the logs
@@ -32,7 +33,7 @@ _WINDOW = 1 << 16
 """The most bytes of this log that are compared at once, but for a larger batch."""
 
 
-class Window(NamedTuple):
+class ComparedWindow(NamedTuple):
     """Whole batches of this log as they are stored: from `at` on, up to `end`."""
 
     at: int
@@ -41,7 +42,7 @@ class Window(NamedTuple):
     batches: NDArray[np.void]
 
 
-class Comparison:
+class LogComparison:
     """`question` is the fetch that would come next; `alone` says that the leader has to be asked for this log
     alone, because an answer for several had no whole batch.
     """
@@ -58,7 +59,7 @@ class Comparison:
         """Whether an ordinary fetch has said that leader epochs, which tell where logs part, tell nothing."""
         self.window = self._read()
 
-    def _read(self) -> Window | None:
+    def _read(self) -> ComparedWindow | None:
         """Return what is compared next, None if there is nothing left."""
         while True:
             at = self._on if self._on >= 0 else max(self._floor, self._end - self._back)
@@ -71,7 +72,7 @@ class Comparison:
             batches, _ = scan(data, check_crcs=False)
             if len(batches):
                 end = min(int(batches["last_offset"][-1]) + 1, self._end)
-                return Window(at, end, data, batches)
+                return ComparedWindow(at, end, data, batches)
             if self._on >= 0 or at == self._floor:
                 return None
             self._back *= _STEP  # this log ends in a gap
@@ -108,9 +109,9 @@ class Comparison:
             return self._decide(window, found, end)
         if data.high_watermark < window.end:
             return False
-        return self._decide(window, Found(None, None), window.end)
+        return self._decide(window, Divergence(None, None), window.end)
 
-    def _decide(self, window: Window, found: Found, covered: int) -> bool:
+    def _decide(self, window: ComparedWindow, found: Divergence, covered: int) -> bool:
         is_unlike = found.other is not None
         if is_unlike and not self._asked_epochs:
             self._asked_epochs = True
@@ -131,7 +132,7 @@ class Comparison:
         return True
 
 
-class Found(NamedTuple):
+class Divergence(NamedTuple):
     """`agreed` is the offset behind this log's newest batch, below the first unlike one, with a record that
     both logs have; `other` where this log's first batch begins that has another record than the leader's at
     the same offset. None without one.
@@ -141,7 +142,7 @@ class Found(NamedTuple):
     other: int | None
 
 
-def compare(window: Window, theirs: bytes, batches: NDArray[np.void], where: str) -> Found:
+def compare(window: ComparedWindow, theirs: bytes, batches: NDArray[np.void], where: str) -> Divergence:
     """Compare the batches of a window with the leader's. Raises CorruptRecordError."""
     same = frozenset(_marks(batches))
     held: dict[int, Record] | None = None
@@ -153,14 +154,14 @@ def compare(window: Window, theirs: bytes, batches: NDArray[np.void], where: str
                 held = {each.offset: each for each in decode(theirs, batches, f"{where} at the leader")}
             is_like = _is_like(window, n, held, where)
             if is_like is False:
-                return Found(agreed, base)
+                return Divergence(agreed, base)
             if is_like is None:
                 continue
         agreed = last + 1
-    return Found(agreed, None)
+    return Divergence(agreed, None)
 
 
-def _is_like(window: Window, n: int, held: Mapping[int, Record], where: str) -> bool | None:
+def _is_like(window: ComparedWindow, n: int, held: Mapping[int, Record], where: str) -> bool | None:
     """Return whether the records of a batch are the leader's where both have any; None if they share none."""
     found: bool | None = None
     try:

@@ -18,12 +18,12 @@ from segstore.following.fetchers import Fetchers
 from segstore.following.followed_log import FollowedLog
 from segstore.following.followed_topics import FollowedTopics
 from segstore.logger import Logger
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.meta.role import ROLE, Role
 from segstore.threads import Background, Latch, take
 from segstore.wire.backoff import Backoff
 from segstore.wire.cluster import Cluster
-from segstore.wire.metadata import Metadata
+from segstore.wire.metadata import ClusterMetadata
 
 log = Logger("segstore")
 _WAITING = 1.0
@@ -35,7 +35,7 @@ class Followed(NamedTuple):
     asked for, None for all, and how they are fetched.
     """
 
-    context: Context
+    context: StoreContext
     role: Role
     cluster: Cluster
     topics: FollowedTopics
@@ -161,7 +161,7 @@ class Control:
             waits.append(_WAITING)
         return min(waits)
 
-    def take(self, metadata: Metadata) -> None:
+    def take(self, metadata: ClusterMetadata) -> None:
         """Follow what the source tells. Raises StaleDirectoryError where it is another cluster; StorageError,
         and as `Cluster.ask`.
         """

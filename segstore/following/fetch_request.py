@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.following.fetch_session import Asked
+from segstore.following.fetch_session import SessionRequest
 from segstore.following.fetched_data import UNCOMMITTED
-from segstore.following.followed_log import Key, Position
+from segstore.following.followed_log import FetchPosition, Key
 from segstore.protocol.codec import structs
-from segstore.wire.connection import Connection
+from segstore.wire.connection import BrokerConnection
 from segstore.wire.settings import WireConfig
 
 _Request = structs("FetchRequest")
@@ -40,7 +40,7 @@ class FetchTerms(NamedTuple):
 
 def fetch_request(
     version: int,
-    asked: Asked[Key, Position],
+    asked: SessionRequest[Key, FetchPosition],
     terms: FetchTerms,
     broker_epoch: int,
     config: WireConfig,
@@ -75,7 +75,7 @@ def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
                 yield key, part
 
 
-def version_for(connection: Connection, keys: Iterable[Key]) -> int:
+def version_for(connection: BrokerConnection, keys: Iterable[Key]) -> int:
     """Return the version in which these partitions can be named."""
     version = connection.version("Fetch")
     return version if all(key.topic_id for key in keys) else min(version, _IDS_SINCE - 1)
@@ -86,9 +86,9 @@ def _named(version: int, key: Key) -> dict[str, Any]:
 
 
 def _topics(
-    version: int, positions: Mapping[Key, Position], sizes: Mapping[Key, int], max_bytes: int
+    version: int, positions: Mapping[Key, FetchPosition], sizes: Mapping[Key, int], max_bytes: int
 ) -> list[Any]:
-    def partition(key: Key, at: Position) -> Any:
+    def partition(key: Key, at: FetchPosition) -> Any:
         return _Request.FetchPartition(
             partition=key.partition,
             current_leader_epoch=at.current_leader_epoch,

@@ -25,7 +25,7 @@ SESSION_ERRORS = frozenset(
 """Errors of a whole answer, behind which the session begins anew."""
 
 
-class Asked(NamedTuple, Generic[K, P]):
+class SessionRequest(NamedTuple, Generic[K, P]):
     """What a request says: partitions with their positions, in order; those that are not fetched any more;
     and the session's id and epoch.
     """
@@ -45,15 +45,15 @@ class FetchSession(Generic[K, P]):
         self.id, self.epoch = NO_SESSION, INITIAL_EPOCH
         self._known: dict[K, P] = {}
 
-    def ask(self, wanted: Mapping[K, P]) -> Asked[K, P]:
+    def ask(self, wanted: Mapping[K, P]) -> SessionRequest[K, P]:
         """Return what to ask for, where these partitions are wanted, and no others."""
         if self.epoch == INITIAL_EPOCH:
             self._known = dict(wanted)
-            return Asked(wanted, (), self.id, self.epoch)
+            return SessionRequest(wanted, (), self.id, self.epoch)
         changed = {key: at for key, at in wanted.items() if self._known.get(key) != at}
         forgotten = tuple(key for key in self._known if key not in wanted)
         self._known = dict(wanted)
-        return Asked(changed, forgotten, self.id, self.epoch)
+        return SessionRequest(changed, forgotten, self.id, self.epoch)
 
     def named(self, key: K, position: P) -> None:
         """Note that the next request names one partition that it has, with this position, and no other."""

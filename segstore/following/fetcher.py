@@ -1,4 +1,4 @@
-"""`Fetcher`: the thread that fetches from one broker for all the logs that it leads (Kafka:
+"""`ReplicaFetcher`: the thread that fetches from one broker for all the logs that it leads (Kafka:
 AbstractFetcherThread, ReplicaFetcherThread, RemoteLeaderEndPoint).
 
 Nothing is on disk but through the logs. Threads: its own; `close` may be called by any.
@@ -25,9 +25,9 @@ from segstore.files.reserve import NO_ROOM
 from segstore.following.arriving import Arriving
 from segstore.following.compared_fetch import ComparedFetch
 from segstore.following.fetch_request import FetchTerms, fetch_request, parts_of, version_for
-from segstore.following.fetch_session import SESSION_ERRORS, Asked, FetchSession
+from segstore.following.fetch_session import SESSION_ERRORS, FetchSession, SessionRequest
 from segstore.following.fetched_data import UNCOMMITTED, read_part
-from segstore.following.followed_log import FollowedLog, Key, Position, Question
+from segstore.following.followed_log import FetchPosition, FollowedLog, Key, Question
 from segstore.following.leader_ends import EARLIEST, LATEST, gap_to_end, offset_of
 from segstore.following.repeated_fetch import RepeatedFetch, Sent, learned
 from segstore.following.source_answers import check_range
@@ -36,7 +36,7 @@ from segstore.protocol.error_codes import Code, told_error
 from segstore.protocol.fetch_bytes import Brought
 from segstore.wire.broker_thread import BrokerThread
 from segstore.wire.cluster import Cluster, is_passing
-from segstore.wire.connection import Coming, Connection
+from segstore.wire.connection import BrokerConnection, Coming
 
 log = Logger("segstore")
 _SESSIONS_SINCE = 7
@@ -44,7 +44,7 @@ _FULL_DISK, _REFUSED = 1.0, 5.0
 """Seconds until a log is fetched again whose disk was full, or that the broker refuses."""
 
 
-class Home(Protocol):
+class FetcherContext(Protocol):
     """What a fetcher asks of those around it. `untold` are the logs that have reached what their leaders had
     when they were first fetched, and whose leaders have not been told so.
     """
@@ -63,14 +63,14 @@ class Home(Protocol):
     def failed(self, followed: FollowedLog, error: Exception) -> None:
         """Note that a log can't be followed any more."""
 
-    def ended(self, fetcher: Fetcher) -> bool:
+    def ended(self, fetcher: ReplicaFetcher) -> bool:
         """Return whether a fetcher that has nothing to fetch may end; it is forgotten then."""
 
 
-class Fetcher(BrokerThread):
+class ReplicaFetcher(BrokerThread):
     """Fetches from the broker `node` until no log is led by it, or until `close`."""
 
-    def __init__(self, node: int, cluster: Cluster, terms: FetchTerms, home: Home) -> None:
+    def __init__(self, node: int, cluster: Cluster, terms: FetchTerms, home: FetcherContext) -> None:
         super().__init__("fetcher", node, cluster)
         self._terms, self._home = terms, home
         self._again: RepeatedFetch | None = None
@@ -85,12 +85,12 @@ class Fetcher(BrokerThread):
             each.error = error
         self._home.stale(error)
 
-    def _work(self, connection: Connection) -> None:
+    def _work(self, connection: BrokerConnection) -> None:
         with suppress(StoreClosedError):
             self._fetch_on(connection)
 
-    def _fetch_on(self, connection: Connection) -> None:
-        session: FetchSession[Key, Position] = FetchSession()
+    def _fetch_on(self, connection: BrokerConnection) -> None:
+        session: FetchSession[Key, FetchPosition] = FetchSession()
         self._again = None
         self._compared = ComparedFetch(connection, self._terms, self._config, self)
         self._compare_anew()
@@ -107,7 +107,10 @@ class Fetcher(BrokerThread):
                     self._backoff.succeeded()
 
     def _tell(
-        self, connection: Connection, session: FetchSession[Key, Position], logs: Sequence[FollowedLog]
+        self,
+        connection: BrokerConnection,
+        session: FetchSession[Key, FetchPosition],
+        logs: Sequence[FollowedLog],
     ) -> None:
         """Tell the broker of its logs that have reached all that it had: a fetch says so, and is answered at
         once, so that who waits for these logs does not go on before the broker knows.
@@ -118,7 +121,10 @@ class Fetcher(BrokerThread):
             self._home.told(reached)
 
     def _fetch_ready(
-        self, connection: Connection, session: FetchSession[Key, Position], logs: Sequence[FollowedLog]
+        self,
+        connection: BrokerConnection,
+        session: FetchSession[Key, FetchPosition],
+        logs: Sequence[FollowedLog],
     ) -> bool:
         """Fetch those logs that may be fetched now; wait, and return False, where there is none."""
         now = time.monotonic()
@@ -145,8 +151,8 @@ class Fetcher(BrokerThread):
 
     def _fetch(
         self,
-        connection: Connection,
-        session: FetchSession[Key, Position],
+        connection: BrokerConnection,
+        session: FetchSession[Key, FetchPosition],
         ready: dict[Key, FollowedLog],
         logs: Sequence[FollowedLog],
         *,
@@ -181,7 +187,7 @@ class Fetcher(BrokerThread):
     def _learn(
         self,
         sent: Sent,
-        asked: Asked[Key, Position],
+        asked: SessionRequest[Key, FetchPosition],
         alone: FollowedLog,
         logs: Sequence[FollowedLog],
         session_id: int,
@@ -197,7 +203,10 @@ class Fetcher(BrokerThread):
             again.has_moved = True
 
     def _fetch_again(
-        self, connection: Connection, session: FetchSession[Key, Position], logs: Sequence[FollowedLog]
+        self,
+        connection: BrokerConnection,
+        session: FetchSession[Key, FetchPosition],
+        logs: Sequence[FollowedLog],
     ) -> bool:
         """Send a request that is like the last one which named its partition, and take its answer. False, and
         nothing is sent, where the next request is another one.
@@ -224,15 +233,15 @@ class Fetcher(BrokerThread):
         self._answered(connection, session, again.version, asked, self._questions(asked), data)
         return True
 
-    def _begin_anew(self, session: FetchSession[Key, Position]) -> None:
+    def _begin_anew(self, session: FetchSession[Key, FetchPosition]) -> None:
         session.begin_anew()
         self._again = None
 
     def _is_arriving(
         self,
-        connection: Connection,
+        connection: BrokerConnection,
         again: RepeatedFetch,
-        session: FetchSession[Key, Position],
+        session: FetchSession[Key, FetchPosition],
         coming: Coming,
     ) -> bool:
         """Take an answer that is not here whole, and brings records of the partition that is known, while it
@@ -258,7 +267,7 @@ class Fetcher(BrokerThread):
         return True
 
     def _is_brought(
-        self, again: RepeatedFetch, session: FetchSession[Key, Position], data: memoryview
+        self, again: RepeatedFetch, session: FetchSession[Key, FetchPosition], data: memoryview
     ) -> bool:
         """Take an answer that brings the next records of the partition that is known, and nothing else;
         return whether it is one.
@@ -271,8 +280,8 @@ class Fetcher(BrokerThread):
 
     def _answered(
         self,
-        connection: Connection,
-        session: FetchSession[Key, Position],
+        connection: BrokerConnection,
+        session: FetchSession[Key, FetchPosition],
         version: int,
         logs: Mapping[Key, FollowedLog],
         questions: Mapping[Key, Question],
@@ -302,7 +311,7 @@ class Fetcher(BrokerThread):
         return alone if parts == 1 else None
 
     def _go_on(
-        self, connection: Connection, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]
+        self, connection: BrokerConnection, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]
     ) -> None:
         """Let those logs end where their leaders' do that show more, and have nothing there (R41), behind an
         answer without any records.
@@ -313,7 +322,7 @@ class Fetcher(BrokerThread):
                 continue
             self.run(each, partial(self._go_on_one, connection, each, question))
 
-    def _go_on_one(self, connection: Connection, each: FollowedLog, question: Question) -> bool:
+    def _go_on_one(self, connection: BrokerConnection, each: FollowedLog, question: Question) -> bool:
         found = gap_to_end(connection, self._terms, self._config, each, question)
         return found is not None and each.go_on(question, *found)
 
@@ -337,7 +346,7 @@ class Fetcher(BrokerThread):
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _take(self, connection: Connection, each: FollowedLog, question: Question, held: Any) -> bool:
+    def _take(self, connection: BrokerConnection, each: FollowedLog, question: Question, held: Any) -> bool:
         """Take one partition's part of an answer; return whether its log has changed."""
         data = read_part(held, self._terms.isolation)
 
@@ -389,7 +398,7 @@ class Fetcher(BrokerThread):
             log.warning("%r is fetched on when there is room: %s", each, error)
         each.delay(_FULL_DISK, error)
 
-    def _out_of_range(self, connection: Connection, each: FollowedLog, question: Question) -> None:
+    def _out_of_range(self, connection: BrokerConnection, each: FollowedLog, question: Question) -> None:
         """Ask where the leader's log ends, and where it begins (R12)."""
         try:
             end = offset_of(connection, self._terms, each, question, LATEST)

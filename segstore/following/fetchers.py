@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from segstore.following.fetch_request import FetchTerms
-from segstore.following.fetcher import Fetcher
+from segstore.following.fetcher import ReplicaFetcher
 from segstore.following.followed_log import FollowedLog, Key
 from segstore.mutex import Mutex
 from segstore.threads import Latch
 from segstore.wire.cluster import Cluster
-from segstore.wire.metadata import NO_LEADER, Led
+from segstore.wire.metadata import NO_LEADER, LeaderAndEpoch
 
 
 class Watcher(Protocol):
@@ -33,7 +33,7 @@ class Fetchers:
         self._cluster, self._terms, self._watcher = cluster, terms, watcher
         self._lock = Mutex()
         self._closed = False
-        self._fetchers: dict[int, Fetcher] = {}
+        self._fetchers: dict[int, ReplicaFetcher] = {}
         self._logs: dict[Key, FollowedLog] = {}
         self._by_leader: dict[int, list[FollowedLog]] = {}
         self.untold: set[FollowedLog] = set()
@@ -46,7 +46,7 @@ class Fetchers:
         """Return the logs that are followed; the mapping is replaced whole where that changes."""
         return self._logs
 
-    def follow(self, logs: Iterable[FollowedLog], leaders: Mapping[Key, Led]) -> None:
+    def follow(self, logs: Iterable[FollowedLog], leaders: Mapping[Key, LeaderAndEpoch]) -> None:
         """Follow these logs, and no others, each from its leader."""
         held = {each.key: each for each in logs}
         for key, led in leaders.items():
@@ -74,7 +74,7 @@ class Fetchers:
                 return
             self._logs, self._by_leader = held, by_leader
             for node in by_leader.keys() - self._fetchers.keys():
-                begun.append(Fetcher(node, self._cluster, self._terms, self))
+                begun.append(ReplicaFetcher(node, self._cluster, self._terms, self))
                 self._fetchers[node] = begun[-1]
         for fetcher in begun:
             fetcher.start()
@@ -102,7 +102,7 @@ class Fetchers:
             each.source.is_told = True
         self.changed()
 
-    def ended(self, fetcher: Fetcher) -> bool:
+    def ended(self, fetcher: ReplicaFetcher) -> bool:
         """See `Home.ended`."""
         with self._lock:
             if self._by_leader.get(fetcher.node):

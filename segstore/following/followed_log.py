@@ -25,7 +25,7 @@ from segstore.replication.core.follower import Follower
 from segstore.replication.core.messages import FetchAnswer, FetchRequest
 from segstore.replication.fetched import brought
 from segstore.replication.follower_log import FollowerLog, log_of
-from segstore.wire.metadata import NO_LEADER, Led
+from segstore.wire.metadata import NO_LEADER, LeaderAndEpoch
 
 if TYPE_CHECKING:
     from segstore.storage.log.replica import Replica, Truncated
@@ -41,7 +41,7 @@ class Key(NamedTuple):
     partition: int
 
 
-class Position(NamedTuple):
+class FetchPosition(NamedTuple):
     """What is fetched of a partition: the fields of Kafka's FetchPartition. Epochs that are not known are
     -1.
     """
@@ -55,8 +55,8 @@ class Position(NamedTuple):
 class Question(NamedTuple):
     """A fetch under way."""
 
-    position: Position
-    led: Led
+    position: FetchPosition
+    led: LeaderAndEpoch
     follower: Follower
     request: FetchRequest
 
@@ -71,7 +71,7 @@ class FollowedLog:
         self._replica_id = replica_id
         self.lock = Mutex()
         self._log = FollowerLog(replica, on_truncated=self._truncated)
-        self.led = Led(NO_LEADER, -1)
+        self.led = LeaderAndEpoch(NO_LEADER, -1)
         self.source = SourceEnd()
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """Takes the paths of copies of what was cut."""
@@ -92,7 +92,7 @@ class FollowedLog:
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def follow(self, led: Led) -> None:
+    def follow(self, led: LeaderAndEpoch) -> None:
         """Follow another leader, or the same one in another epoch; one of before that may be heard of late
         is not followed.
         """
@@ -121,7 +121,7 @@ class FollowedLog:
         follower = Follower(self._replica_id, held, led.leader, epoch, 0)
         request = follower.fetch(-1)
         start = held.start_offset if self._replica_id >= 0 else -1
-        position = Position(request.fetch_offset, led.leader_epoch, request.last_fetched_epoch, start)
+        position = FetchPosition(request.fetch_offset, led.leader_epoch, request.last_fetched_epoch, start)
         return Question(position, led, follower, request)
 
     def take(self, question: Question, data: FetchedData) -> bool:
@@ -150,7 +150,7 @@ class FollowedLog:
             self.on_reached = None
             tell(self)
 
-    def take_next(self, led: Led, brought: Brought) -> bool:
+    def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
         """Do what `take` does with an answer of this leader, where its batches go on where the log ends,
         under the same leader epoch. False, and nothing is done, where it is anything else. Raises
         StorageError, StoreClosedError.
@@ -167,7 +167,7 @@ class FollowedLog:
             self.error = None
         return True
 
-    def take_piece(self, led: Led, brought: Brought) -> bool:
+    def take_piece(self, led: LeaderAndEpoch, brought: Brought) -> bool:
         """Do what `take` does with whole batches of an answer of this leader, of which those before were
         taken. False, and nothing is done, where another one leads by now. Raises as `take`.
         """

@@ -22,7 +22,7 @@ from segstore.protocol.error_codes import told_error
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.store.writer import StoreWriter
 from segstore.wire.cluster import Cluster
-from segstore.wire.metadata import NO_LEADER, Led, Metadata, Topic
+from segstore.wire.metadata import NO_LEADER, ClusterMetadata, LeaderAndEpoch, Topic
 
 log = Logger("segstore")
 CONSUMER = -1
@@ -61,14 +61,14 @@ class FollowedTopics:
         self.waits = False
         """Whether a topic is missing, or a partition has no leader, which may change any moment."""
 
-    def take(self, metadata: Metadata) -> dict[Key, Led]:
+    def take(self, metadata: ClusterMetadata) -> dict[Key, LeaderAndEpoch]:
         """Bring the topics to what the source tells; return who leads what is to be followed. Raises
         StorageError, and as `Cluster.ask`.
         """
         found = {name: each for name, each in metadata.topics.items() if self._choice.has(name)}
         problems = {name: fault for name, fault in faults(metadata).items() if name in found}
         settings = self._settings({name: found[name] for name in found.keys() - problems.keys()})
-        leaders: dict[Key, Led] = {}
+        leaders: dict[Key, LeaderAndEpoch] = {}
         for name, topic in sorted(found.items()):
             problem = problems.get(name) or self._problem(topic)
             if problem is not None:

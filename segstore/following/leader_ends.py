@@ -5,24 +5,24 @@ RemoteLeaderEndPoint). Nothing is on disk. Threads: no state.
 from __future__ import annotations
 
 from segstore.following.fetch_request import FetchTerms, fetch_request, version_for
-from segstore.following.fetch_session import Asked
+from segstore.following.fetch_session import SessionRequest
 from segstore.following.fetched_data import FetchedData, read_part
 from segstore.following.followed_log import FollowedLog, Question
 from segstore.following.source_answers import only_part
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import told_error
 from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
-from segstore.wire.connection import Connection
+from segstore.wire.connection import BrokerConnection
 from segstore.wire.settings import WireConfig
 
 LATEST, EARLIEST = -1, -2
 
 
 def offset_of(
-    connection: Connection, terms: FetchTerms, each: FollowedLog, question: Question, which: int
+    connection: BrokerConnection, terms: FetchTerms, each: FollowedLog, question: Question, which: int
 ) -> int:
     """Return the offset that is `which`, LATEST or EARLIEST, under the leader epoch of a question (R12).
-    Raises BrokerError, and as `Connection.ask`.
+    Raises BrokerError, and as `BrokerConnection.ask`.
     """
     kind = structs("ListOffsetsRequest")
     epoch = question.position.current_leader_epoch
@@ -42,19 +42,19 @@ def offset_of(
 
 
 def gap_to_end(
-    connection: Connection, terms: FetchTerms, config: WireConfig, each: FollowedLog, question: Question
+    connection: BrokerConnection, terms: FetchTerms, config: WireConfig, each: FollowedLog, question: Question
 ) -> tuple[int, FetchedData] | None:
     """Return the end of the leader's log, and what it told, where it has no batch from the position of a
     question to there (R41); None where it has, or where that is not known.
 
     The end is asked for first. Then the partition is fetched alone: of what there is, such an answer brings
     one batch at least, whatever its limits. In between the leader, in its leader epoch, cuts nothing. Raises
-    as `Connection.ask`.
+    as `BrokerConnection.ask`.
     """
     end = _log_end(connection, terms, each, question.position.current_leader_epoch)
     if end <= question.position.offset:
         return None
-    asked = Asked({each.key: question.position}, (), NO_SESSION, FINAL_EPOCH)
+    asked = SessionRequest({each.key: question.position}, (), NO_SESSION, FINAL_EPOCH)
     version = version_for(connection, (each.key,))
     body = fetch_request(version, asked, terms, terms.broker_epoch(), config)
     body.max_wait_ms = 0
@@ -69,7 +69,7 @@ def gap_to_end(
     return (end, data) if terms.replica_id >= 0 or data.high_watermark >= end else None
 
 
-def _log_end(connection: Connection, terms: FetchTerms, each: FollowedLog, leader_epoch: int) -> int:
+def _log_end(connection: BrokerConnection, terms: FetchTerms, each: FollowedLog, leader_epoch: int) -> int:
     """Return where the leader's log ends, by where its own leader epoch does; -1 where it is of another, or
     doesn't say.
     """

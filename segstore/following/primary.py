@@ -1,4 +1,4 @@
-"""`Primary`: what a standby tells its primary, beside its fetches: that it is there (Kafka:
+"""`PrimaryClient`: what a standby tells its primary, beside its fetches: that it is there (Kafka:
 BrokerRegistration), and from which leader epoch on it leads (Kafka: BeginQuorumEpoch). Nothing is on disk.
 Threads: one.
 """
@@ -31,7 +31,7 @@ _REFUSALS = {
 """Why a primary refuses a standby, and what may be done."""
 
 
-class Primary:
+class PrimaryClient:
     """The primary that is reached by `cluster`; `directory_id` identifies the standby's directory."""
 
     def __init__(self, cluster: Cluster, cluster_id: str, directory_id: str, mode: str) -> None:

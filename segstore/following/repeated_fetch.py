@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.following.fetch_session import FetchSession
-from segstore.following.followed_log import FollowedLog, Key, Position
+from segstore.following.followed_log import FetchPosition, FollowedLog, Key
 from segstore.protocol.fetch_bytes import INT32, INT64, BegunAnswer, Brought, PartitionAnswer, place_of
 from segstore.protocol.fetch_epochs import NO_SESSION
 
-_position: Callable[[tuple[Any, ...]], Position] = partial(tuple.__new__, Position)  # a call of C
+_position: Callable[[tuple[Any, ...]], FetchPosition] = partial(tuple.__new__, FetchPosition)  # a call of C
 
 
 class Sent(NamedTuple):
@@ -39,7 +39,7 @@ class RepeatedFetch:
         self,
         sent: Sent,
         places: tuple[int, int],
-        position: Position,
+        position: FetchPosition,
         followed: FollowedLog,
         logs: Sequence[FollowedLog],
         session_id: int,
@@ -70,7 +70,7 @@ class RepeatedFetch:
         return same and start in (-1, replica.start_offset)
 
     def request(
-        self, logs: Sequence[FollowedLog], session: FetchSession[Key, Position], broker_epoch: int
+        self, logs: Sequence[FollowedLog], session: FetchSession[Key, FetchPosition], broker_epoch: int
     ) -> bytearray | None:
         """Return the session's next request, but for its correlation id; None where it is to be written field
         by field. Raises StoreClosedError where the topic was removed.
@@ -122,7 +122,7 @@ class RepeatedFetch:
 
 def learned(
     sent: Sent,
-    positions: Mapping[Key, Position],
+    positions: Mapping[Key, FetchPosition],
     followed: FollowedLog,
     logs: Sequence[FollowedLog],
     session_id: int,

@@ -14,9 +14,9 @@ from segstore.errors import InvalidTopicError, UnusableAnswerError
 from segstore.following.fetched_data import FetchedData
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import DISTANCE
-from segstore.replication.core.messages import Fetched
+from segstore.replication.core.messages import FetchedSpan
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
-from segstore.wire.metadata import NO_LEADER, Led, Metadata, Topic
+from segstore.wire.metadata import NO_LEADER, ClusterMetadata, LeaderAndEpoch, Topic
 
 UNKNOWN_EPOCH = -1
 MOST_EPOCH = INT32_MAX - DISTANCE
@@ -28,7 +28,7 @@ _METADATA_ID = names.topic_id_of(bytes(15) + b"\1")
 _MOST_CLUSTER_ID = 255
 
 
-def faults(metadata: Metadata) -> dict[str, str]:
+def faults(metadata: ClusterMetadata) -> dict[str, str]:
     """Return why topics can't be followed, by name: what the source tells of them can't be. Topics with an
     error of Kafka's, or without an id, are not among them.
     """
@@ -62,7 +62,7 @@ def _fault(topic: Topic, ids: Mapping[str, int]) -> str:
     return ""
 
 
-def _partition_fault(name: str, number: int, led: Led) -> str | None:
+def _partition_fault(name: str, number: int, led: LeaderAndEpoch) -> str | None:
     if not 0 <= number <= MOST_PARTITION:
         return f"the source says that it has a partition {number}: 0 to {MOST_PARTITION} are followed"
     if len(names.partition_dir(name, number)) > names.MAX_NAME:
@@ -77,7 +77,7 @@ def _partition_fault(name: str, number: int, led: Led) -> str | None:
     return None
 
 
-def largest_epoch(metadata: Metadata) -> int:
+def largest_epoch(metadata: ClusterMetadata) -> int:
     """Return the largest leader epoch of topics that can be followed, -1 for none."""
     without = faults(metadata)
     led = (
@@ -98,7 +98,7 @@ def check_cluster_id(text: str, source: object) -> None:
         )
 
 
-def check_data(data: FetchedData, fetched: Fetched | None, where: object) -> None:
+def check_data(data: FetchedData, fetched: FetchedSpan | None, where: object) -> None:
     """Raise UnusableAnswerError where an answer to Fetch has offsets or leader epochs that can't be."""
     _check(where, "high watermark", data.high_watermark, -1, names.MAX_OFFSET)
     _check(where, "log start offset", data.log_start_offset, -1, names.MAX_OFFSET)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from segstore.errors import ReadOnlyError
 from segstore.following.source_end import Lag
 from segstore.storage.context import os_errors
-from segstore.storage.store.stats import Family, Metric, Sample, store_families, store_metrics
+from segstore.storage.store.stats import Family, Metric, MetricSample, store_families, store_metrics
 from segstore.storage.store.store import Store
 
 
@@ -74,7 +74,7 @@ class FollowingStore(Store):
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """See `Store.metrics`; with the lag of each mirrored partition."""
-        self._context.check_open()
+        self.context.check_open()
         lags = self.lags()
         with os_errors():
             found = store_metrics(self._measured())
@@ -83,15 +83,18 @@ class FollowingStore(Store):
             held.update({metric.name: getattr(lag, metric.field) for metric in lag_metrics(self.kind)})
         return found
 
-    def _all_families(self) -> list[Family]:
-        """See `Store._all_families`; with the lag of each mirrored partition."""
-        self._context.check_open()
+    def all_families(self) -> list[Family]:
+        """See `Store.all_families`; with the lag of each mirrored partition."""
+        self.context.check_open()
         lags = self.lags()
         more: list[Family] = [
             (
                 metric,
                 ("topic", "partition"),
-                [Sample((t, str(p)), float(getattr(lag, metric.field))) for (t, p), lag in lags.items()],
+                [
+                    MetricSample((t, str(p)), float(getattr(lag, metric.field)))
+                    for (t, p), lag in lags.items()
+                ],
             )
             for metric in lag_metrics(self.kind)
         ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from segstore.following.store import FollowingStore
 from segstore.storage.context import os_errors
 from segstore.storage.log.partition import Partition
-from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.meta.topic_info import INTERNAL, TopicInfo
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.writer import StoreWriter
@@ -28,11 +28,11 @@ class MirrorStore(FollowingStore):
             raise self._refusal("create_topic()")
         return super()._create_topic(name, partitions, config)
 
-    def _make_log(self, topic: str, partition: int, source: Partition | Follower) -> PartitionLog:
+    def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
         if topic in INTERNAL and isinstance(source, Partition) and source.acks is None:
-            assert isinstance(self._side, StoreWriter)
+            assert isinstance(self.engine, StoreWriter)
             with os_errors():
-                source.acks = _OwnLeader(self._side.partitions.replica(topic, partition))
+                source.acks = _OwnLeader(self.engine.partitions.replica(topic, partition))
         return super()._make_log(topic, partition, source)
 
 

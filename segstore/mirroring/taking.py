@@ -10,7 +10,7 @@ from segstore.errors import InvalidArgumentError, StaleDirectoryError
 from segstore.files import Files
 from segstore.following.source_answers import check_cluster_id
 from segstore.names import LOCK, OURS, below
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.meta.role import MIRROR, ROLE, Role, has_only
 from segstore.wire.cluster import PASSING, Cluster
 
@@ -56,7 +56,7 @@ def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> s
     return answered
 
 
-def give_role(context: Context, held: Role | None, role: Role) -> Role:
+def give_role(context: StoreContext, held: Role | None, role: Role) -> Role:
     """Note what is mirrored from now on; return it with what is known of before. Raises OSError."""
     role = role if held is None else replace(role, leader_epoch=held.leader_epoch)
     if role != held:

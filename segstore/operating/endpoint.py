@@ -20,7 +20,7 @@ from segstore.listening import listen
 from segstore.logger import Logger
 from segstore.operating.address import HttpAddress, http_address
 from segstore.operating.exposition import check_there
-from segstore.operating.http_request import LINE, BadRequestError, HttpAnswer, read_request, told
+from segstore.operating.http_request import LINE, HttpAnswer, MalformedRequestError, read_request, told
 from segstore.operating.operated import Operated
 from segstore.operating.pages import Pages
 from segstore.storage.store.clients import Turn, Unwritten
@@ -141,7 +141,7 @@ class HttpEndpoint:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = await _in_time(read_request(reader))
-        except BadRequestError as error:
+        except MalformedRequestError as error:
             await self._send(writer, error.answer)
             await self._linger(reader, writer)
             return
@@ -207,7 +207,7 @@ def attached(address: str, operated: Operated, store: Store) -> HttpEndpoint:
     """Return an endpoint that ends with a store. Raises as `HttpEndpoint`, and StoreClosedError."""
     endpoint = HttpEndpoint(address, operated)
     try:
-        store._attach_client(endpoint)
+        store.attach_client(endpoint)
     except BaseException:
         endpoint.close()
         raise

@@ -14,7 +14,7 @@ from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.descriptions import GroupDescription
 from segstore.errors import GroupNotFoundError
 from segstore.operating.exposition import merged
-from segstore.storage.store.stats import Family, Metric, Sample
+from segstore.storage.store.stats import Family, Metric, MetricSample
 from segstore.storage.store.store import Store
 from segstore.version import VERSION
 
@@ -29,31 +29,31 @@ _GROUPS = Metric("NumGroups", "segstore_groups", "gauge", "groups by type and st
 
 def gauge(name: str, doc: str, value: float) -> Family:
     """Return a gauge without labels."""
-    return Metric("", name, "gauge", doc, ""), (), [Sample((), value)]
+    return Metric("", name, "gauge", doc, ""), (), [MetricSample((), value)]
 
 
 def counter(name: str, doc: str, value: float) -> Family:
     """Return a counter without labels."""
-    return Metric("", name, "counter", doc, ""), (), [Sample((), value)]
+    return Metric("", name, "counter", doc, ""), (), [MetricSample((), value)]
 
 
 def build_info() -> Family:
     """Return the versions."""
-    return _BUILD, ("version", "python"), [Sample((VERSION, platform.python_version()), 1.0)]
+    return _BUILD, ("version", "python"), [MetricSample((VERSION, platform.python_version()), 1.0)]
 
 
 def store_families(store: Store) -> list[Family]:
     """Return the metrics of a store and its groups; no record is read. Raises StoreClosedError,
     StorageError, CorruptRecordError.
     """
-    return merged(store._all_families(), group_families(_groups(store)))
+    return merged(store.all_families(), group_families(_groups(store)))
 
 
 def _groups(store: Store) -> list[GroupDescription]:
     """Return the groups that a store has. Who reads beside a writer has no coordinator, and would read all
     committed offsets anew.
     """
-    if not store._keeps:
+    if not store.keeps:
         return []
     known, found = Groups(store), []
     for listing in known.list():
@@ -72,15 +72,17 @@ def group_families(groups: Sequence[GroupDescription]) -> list[Family]:
         for each in groups
         for part in each.partitions
     ]
-    lags = [Sample(values, float(part.lag)) for values, part in parts if part.lag is not None]
+    lags = [MetricSample(values, float(part.lag)) for values, part in parts if part.lag is not None]
     offsets = [
-        Sample(values, float(part.committed.offset)) for values, part in parts if part.committed is not None
+        MetricSample(values, float(part.committed.offset))
+        for values, part in parts
+        if part.committed is not None
     ]
-    members = [Sample((each.group_id, each.state), float(len(each.members))) for each in groups]
+    members = [MetricSample((each.group_id, each.state), float(len(each.members))) for each in groups]
     counts = Counter((each.group_type, each.state) for each in groups)
     return [
         (_LAG, labels, lags),
         (_OFFSET, labels, offsets),
         (_MEMBERS, ("group", "state"), members),
-        (_GROUPS, ("type", "state"), [Sample(key, float(count)) for key, count in counts.items()]),
+        (_GROUPS, ("type", "state"), [MetricSample(key, float(count)) for key, count in counts.items()]),
     ]

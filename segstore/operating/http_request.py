@@ -63,7 +63,7 @@ def told(status: HTTPStatus, text: str, **headers: str) -> HttpAnswer:
     return HttpAnswer(status, f"{text}\n".encode(), headers=headers)
 
 
-class BadRequestError(Exception):
+class MalformedRequestError(Exception):
     """A request that is none; `answer` says why."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
@@ -76,7 +76,7 @@ async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
     line = await _line(reader, HTTPStatus.REQUEST_URI_TOO_LONG)
     first = _FIRST.fullmatch(line)
     if first is None:
-        raise BadRequestError(HTTPStatus.BAD_REQUEST, "not a request of HTTP/1.1")
+        raise MalformedRequestError(HTTPStatus.BAD_REQUEST, "not a request of HTTP/1.1")
     headers: dict[str, str] = {}
     for _ in range(_MOST_HEADERS):
         line = (await _line(reader, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)).strip()
@@ -85,7 +85,7 @@ async def read_request(reader: asyncio.StreamReader) -> HttpRequest:
         name, _colon, value = line.decode("latin-1").partition(":")
         headers[name.strip().lower()] = value.strip()
     else:
-        raise BadRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers")
+        raise MalformedRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers")
     path = first[2].decode("latin-1").partition("?")[0]
     return HttpRequest(first[1].decode(), path, headers)
 
@@ -94,4 +94,4 @@ async def _line(reader: asyncio.StreamReader, too_long: HTTPStatus) -> bytes:
     try:
         return await reader.readuntil(b"\n")
     except asyncio.LimitOverrunError:
-        raise BadRequestError(too_long, f"a line of more than {LINE} bytes") from None
+        raise MalformedRequestError(too_long, f"a line of more than {LINE} bytes") from None

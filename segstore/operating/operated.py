@@ -14,7 +14,7 @@ from segstore.storage.store.stats import Family
 Reasons = list[str]
 
 
-class Heartbeat:
+class LoopHeartbeat:
     """When a loop has turned last. `soon` has the loop make a call; from any thread."""
 
     def __init__(self, soon: Callable[[Callable[[], object]], None]) -> None:
@@ -49,4 +49,4 @@ class Operated:
     gathered: Callable[[], Sequence[Family]]
     unready: Callable[[], Reasons]
     unhealthy: Callable[[], Reasons] = list
-    heartbeats: Sequence[Heartbeat] = ()
+    heartbeats: Sequence[LoopHeartbeat] = ()

@@ -1,6 +1,6 @@
 """The pages of an endpoint: /metrics, /healthz and /readyz. Nothing is on disk.
 
-Threads: the endpoint's loop only; `Snapshots` has a thread of its own.
+Threads: the endpoint's loop only; `MetricsSnapshots` has a thread of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from segstore.operating.families import build_info, counter, gauge
 from segstore.operating.health import unhealthy, unready
 from segstore.operating.http_request import HttpAnswer, HttpRequest, told
 from segstore.operating.operated import Operated, Reasons
-from segstore.operating.snapshot import Snapshots
+from segstore.operating.snapshot import MetricsSnapshots
 from segstore.storage.store.stats import Family
 
 _PATIENCE = 1.0
@@ -33,7 +33,7 @@ class Pages:
 
     def __init__(self, operated: Operated, connections: Callable[[], int]) -> None:
         self._operated, self._connections = operated, connections
-        self._snapshots = Snapshots(operated.gathered)
+        self._snapshots = MetricsSnapshots(operated.gathered)
         self._process = process_registry()
         self._begun = time.monotonic()
         self._waits: dict[str, asyncio.Future[None]] = {}

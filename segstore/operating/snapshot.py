@@ -1,4 +1,4 @@
-"""`Snapshots`: the metrics of a store, gathered by one thread of their own, and only if somebody asks.
+"""`MetricsSnapshots`: the metrics of a store, gathered by one thread of their own, and only if somebody asks.
 
 Nothing is on disk but what the store reads. Threads: any may ask and look; a disk that hangs holds up the
 thread that gathers alone, and the last snapshot stays.
@@ -24,7 +24,7 @@ FRESH = 1.0
 """Seconds for which a snapshot is given again before another one is gathered."""
 
 
-class _Asked(NamedTuple):
+class _AskedSnapshot(NamedTuple):
     encoding: Encoding
     done: Callable[[], object]
 
@@ -37,14 +37,14 @@ class _Snapshot(NamedTuple):
     texts: dict[str, bytes]
 
 
-class Snapshots:
+class MetricsSnapshots:
     """`gather` may wait for a disk. `failures` counts the times that it has raised an error."""
 
     def __init__(self, gather: Callable[[], Sequence[Family]]) -> None:
         self._gather = gather
         self._held = _Snapshot(float("-inf"), (), {})
         self._begun = time.monotonic()
-        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._asked: SimpleQueue[_AskedSnapshot | None] = SimpleQueue()
         self._thread = Background(self._run, "segstore-snapshot")
         self._told = ""
         self.failures = 0
@@ -75,7 +75,7 @@ class Snapshots:
         """Have a fresh snapshot made; `done` is called in another thread when there is one, or none can be
         made.
         """
-        self._asked.put(_Asked(encoding, done))
+        self._asked.put(_AskedSnapshot(encoding, done))
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Snapshots:
                 return
             self._answer(asked)
 
-    def _answer(self, asked: Sequence[_Asked]) -> None:
+    def _answer(self, asked: Sequence[_AskedSnapshot]) -> None:
         try:
             if time.monotonic() - self._held.at >= FRESH:
                 at = time.monotonic()
@@ -102,7 +102,7 @@ class Snapshots:
             for each in asked:
                 each.done()
 
-    def _with_texts(self, snapshot: _Snapshot, asked: Sequence[_Asked]) -> _Snapshot:
+    def _with_texts(self, snapshot: _Snapshot, asked: Sequence[_AskedSnapshot]) -> _Snapshot:
         texts = dict(snapshot.texts)
         for encoding in dict.fromkeys(each.encoding for each in asked):
             if encoding.content_type not in texts:

@@ -24,7 +24,7 @@ from .source import decoder_source, encoder_source, fresh
 ABSENT: Any = object()
 
 
-class Slice(Protocol):
+class FileSlice(Protocol):
     """Bytes of a file from `position` on that stand for record batches in a response: they go out by
     sendfile. `release` is called when they did, or when they won't.
     """
@@ -36,7 +36,7 @@ class Slice(Protocol):
     def release(self) -> None: ...
 
 
-Slices = list[tuple[int, Slice]]
+Slices = list[tuple[int, FileSlice]]
 """Where in the bytes each slice belongs."""
 
 

@@ -11,7 +11,7 @@ import struct
 from typing import Any, NamedTuple, Protocol
 
 from segstore.errors import InvalidRequestError
-from segstore.protocol.codec import Slice, Slices, encode, structs
+from segstore.protocol.codec import FileSlice, Slices, encode, structs
 from segstore.protocol.fetch_epochs import NO_SESSION
 from segstore.protocol.primitives import CORRELATION_ID, read_uvarint, uvarint
 
@@ -53,7 +53,7 @@ def _whole(version: int, body: Any) -> bytes:
     return bytes(out)
 
 
-class Batches(Slice, Protocol):
+class Batches(FileSlice, Protocol):
     """Batches that an answer brings, with what it tells of their log."""
 
     high_watermark: int

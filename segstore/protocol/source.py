@@ -19,7 +19,9 @@ _NUMBERS = {"int8", "int16", "uint16", "int32", "uint32", "int64", "float64"}
 
 def decoder_source(message: Message, version: int) -> str:
     """Functions `read_STRUCT(data, at, left)`, which return an object and the position behind it."""
-    return "\n".join(line for name in message.structs for line in _Reader(message, version).struct(name))
+    return "\n".join(
+        line for name in message.structs for line in _MessageReader(message, version).struct(name)
+    )
 
 
 def encoder_source(message: Message, version: int) -> str:
@@ -27,7 +29,7 @@ def encoder_source(message: Message, version: int) -> str:
     return "\n".join(line for name in message.structs for line in _Writer(message, version).struct(name))
 
 
-class _Source:
+class _CodecSource:
     """What both directions know of one version."""
 
     def __init__(self, message: Message, version: int) -> None:
@@ -62,7 +64,7 @@ class _Source:
         return None if field.is_array else _CODES.get(field.kind)
 
 
-class _Reader(_Source):
+class _MessageReader(_CodecSource):
     def struct(self, name: str) -> list[str]:
         lines = [f"def read_{name}(data, at, left):", f" made = {name}.__new__({name})"]
         lines += [
@@ -131,7 +133,7 @@ class _Reader(_Source):
         return [*lines, "  at = end"]
 
 
-class _Writer(_Source):
+class _Writer(_CodecSource):
     def struct(self, name: str) -> list[str]:
         lines = [f"def write_{name}(value, out, slices):"]
         plain = self.plain(name)

@@ -61,7 +61,7 @@ def as_timestamps(timestamps: Any, name: str = "timestamps") -> NDArray[np.int64
     return np.ascontiguousarray(array, np.int64)
 
 
-class Stamps(NamedTuple):
+class ValidTimestamps(NamedTuple):
     """Timestamps in ms that are valid: int64, and the least and the most of them."""
 
     ms: NDArray[np.int64]
@@ -69,9 +69,9 @@ class Stamps(NamedTuple):
     most: int
 
 
-def valid_stamps(ms: bytes) -> Stamps:
+def valid_stamps(ms: bytes) -> ValidTimestamps:
     """Return the timestamps that lie behind each other in `ms`, int64."""
-    return Stamps(np.frombuffer(ms, np.int64), *seg_stamps(ms))
+    return ValidTimestamps(np.frombuffer(ms, np.int64), *seg_stamps(ms))
 
 
 def _array(timestamps: Any) -> NDArray[Any]:
@@ -218,7 +218,7 @@ class Columns:
         self.timestamp = timestamp
         self._span: tuple[int, int] | None = None
         self.timestamps: NDArray[np.int64] | None
-        if isinstance(timestamps, Stamps):
+        if isinstance(timestamps, ValidTimestamps):
             self.timestamps, self._span = timestamps.ms, (timestamps.least, timestamps.most)
         else:
             self.timestamps = as_timestamps(timestamps)

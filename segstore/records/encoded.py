@@ -42,7 +42,7 @@ class Template(NamedTuple):
 PLAIN = Template()
 
 
-class _Pool:
+class _BufferPool:
     """Buffers of CHUNK_BYTES whose pages are already in memory. A list's own steps are atomic: there is no
     lock within which a signal handler could run, and append.
     """
@@ -63,7 +63,7 @@ class _Pool:
             self._free.append(buffer)
 
 
-pool = _Pool()
+pool = _BufferPool()
 
 
 class Encoded:

@@ -22,7 +22,7 @@ from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import CorruptCheckpointError, InvalidArgumentError, StorageError, copy_of
 from segstore.files import Files
-from segstore.replication.core.controller import Controller, PartitionRecord
+from segstore.replication.core.controller import Controller, PartitionDecision
 from segstore.replication.core.effects import Effects, Persist
 from segstore.replication.core.registration import NO_LEADER, PartitionRegistration
 from segstore.replication.kept_records import records_of_files
@@ -153,7 +153,7 @@ class Adopted(NamedTuple):
             records += [TopicRecord(info.name, info.topic_id), *settings_of(info)]
             for number in info.partition_ids:
                 key = PartitionKey(info.name, number)
-                made = PartitionRecord(key, self._registration(key))
+                made = PartitionDecision(key, self._registration(key))
                 core.settings[key] = settings.topic_settings(info)
                 core.apply(made)
                 effects += (Persist(made),)

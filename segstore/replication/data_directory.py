@@ -37,8 +37,8 @@ from segstore.replication.core.registration import BrokerRegistration, Partition
 from segstore.replication.local_replica import Links, LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
-from segstore.replication.metadata.voters import Place
-from segstore.replication.replica_fetch import Read
+from segstore.replication.metadata.voters import VoterDirectory
+from segstore.replication.replica_fetch import LeaderRead
 from segstore.replication.separation import Separation
 from segstore.storage.inbox.told_topics import tell_topics
 from segstore.storage.segment.disk_thread import DiskThread
@@ -69,7 +69,7 @@ LAST_ROUND = 0.5
 replica.fetch.wait.max.ms)."""
 
 
-class Change(NamedTuple):
+class DirectoryChange(NamedTuple):
     """What the metadata says of one topic in one directory: its settings with the partitions that belong
     there, and the state of partitions that changed. `info` without partitions: the topic has none there.
     """
@@ -79,7 +79,7 @@ class Change(NamedTuple):
     partitions: tuple[tuple[int, PartitionRegistration], ...]
 
 
-class Home(Links, Protocol):
+class DirectoryContext(Links, Protocol):
     """What a directory asks of the store."""
 
     def heartbeat(self, broker: int) -> None:
@@ -99,7 +99,7 @@ class DataDirectory:
         broker: int,
         writer: StoreWriter,
         brokers: Mapping[int, BrokerRegistration],
-        home: Home,
+        home: DirectoryContext,
         settings: ReplicationConfig,
     ) -> None:
         self.broker, self.writer, self.path = broker, writer, writer.context.root
@@ -109,7 +109,7 @@ class DataDirectory:
         self._assigned: dict[str, TopicInfo] = {}
         self._told = False  # whether stagers could be told of all topics
         self._identity = self._look()
-        self._thread, self._reading = Fetching(self, settings), Reading(broker)
+        self._thread, self._reading = Fetching(self, settings), ReadThread(broker)
         self._disk_thread = DiskThread()
         self._warned: dict[str, float] = {}  # what was logged in the last time, and when
         self._fenced = False  # whether a log takes no appends any more, since the disk has refused a call
@@ -125,7 +125,7 @@ class DataDirectory:
         self._thread.start()
         self._reading.start()
 
-    def read(self, read: Read) -> None:
+    def read(self, read: LeaderRead) -> None:
         """Have the reading thread call `read`, which raises nothing; see `Reads.read`."""
         self._reading.post(read)
 
@@ -220,7 +220,7 @@ class DataDirectory:
 
     # --- the directory's thread ------------------------------------------------------------------
 
-    def apply(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: Iterable[DirectoryChange]) -> None:
         """Take what the metadata says. Raises StorageError."""
         for change in changes:
             if self.error is not None:
@@ -228,7 +228,7 @@ class DataDirectory:
             with self.writer.context.reserve:  # what a majority has decided is done on a full disk too
                 self._apply(change)
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: DirectoryChange) -> None:
         info, here = change.info, set(change.info.partition_ids)
         known = self.writer.topics.get(info.name)
         if known is not None and known.topic_id != info.topic_id:
@@ -373,7 +373,7 @@ class DataDirectory:
 
 
 def open_directory(
-    place: Place, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None
+    place: VoterDirectory, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None
 ) -> StoreWriter:
     """Open a directory for writing. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
@@ -387,7 +387,7 @@ def _raise(error: Exception) -> NoReturn:
     raise copy_of(error)  # the thread that has met it raises it too
 
 
-def claim(place: Place, files: Files) -> None:
+def claim(place: VoterDirectory, files: Files) -> None:
     """Write the `meta.properties` of a new directory, which is open: it is this store's from then on. Raises
     OSError.
     """
@@ -395,12 +395,12 @@ def claim(place: Place, files: Files) -> None:
         write_properties(files, place.path, place.properties)
 
 
-class Reading:
+class ReadThread:
     """The thread that reads a directory's logs for followers in other directories."""
 
     def __init__(self, broker: int) -> None:
         self._broker = broker
-        self._asked: SimpleQueue[Read | None] = SimpleQueue()
+        self._asked: SimpleQueue[LeaderRead | None] = SimpleQueue()
         self._ended = Latch()
         self._apart = Separation()
         """From who writes meanwhile what was read."""
@@ -409,7 +409,7 @@ class Reading:
         """Start the thread."""
         Background(self._run, f"segstore-reader-{self._broker}").start()
 
-    def post(self, read: Read) -> None:
+    def post(self, read: LeaderRead) -> None:
         """Queue a read."""
         self._apart.told()
         self._asked.put(read)
@@ -428,7 +428,7 @@ class Reading:
         finally:
             self._ended.open()
 
-    def _call(self, read: Read) -> Read | None:
+    def _call(self, read: LeaderRead) -> LeaderRead | None:
         if (more := read()) is not None:  # a follower catches up
             self._apart.keep()
         return more

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore.integers import INT64_MAX
 from segstore.records import Encoded
 from segstore.records.encoded import pool
-from segstore.replication.core.messages import Fetched
+from segstore.replication.core.messages import FetchedSpan
 from segstore.storage.log.replica import checked
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def _fetched(batches: NDArray[np.void]) -> Fetched:
+def _fetched(batches: NDArray[np.void]) -> FetchedSpan:
     bases, epochs = batches["base_offset"], batches["leader_epoch"]
     first = [0, *(1 + (epochs[1:] != epochs[:-1]).nonzero()[0]).tolist()]
     pairs = tuple((int(epochs[at]), int(bases[at])) for at in first)
-    return Fetched(int(batches["last_offset"][-1]) + 1, pairs)
+    return FetchedSpan(int(batches["last_offset"][-1]) + 1, pairs)
 
 
 class Nothing:
@@ -29,13 +29,13 @@ class Nothing:
 NOTHING = Nothing()
 
 
-class Brought(NamedTuple):
+class FetchedBatches(NamedTuple):
     """Batches that came with an answer, and whose CRCs hold. `buffer` is memory of the pool in which they
     lie, and which `release` gives back.
     """
 
     chunk: Encoded
-    fetched: Fetched
+    fetched: FetchedSpan
     buffer: NDArray[np.uint8] | None = None
 
     def below(self, offset: int) -> Encoded:
@@ -53,9 +53,9 @@ class Brought(NamedTuple):
 
 def brought(
     data: bytes | memoryview, end_offset: int = INT64_MAX, buffer: NDArray[np.uint8] | None = None
-) -> Brought | None:
+) -> FetchedBatches | None:
     """Return what came, of which all from `end_offset` on is left out; None where that is not one whole
     batch. Raises CorruptRecordError.
     """
     chunk = checked(data, end_offset)
-    return None if chunk is None else Brought(chunk, _fetched(chunk.batches), buffer)
+    return None if chunk is None else FetchedBatches(chunk, _fetched(chunk.batches), buffer)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from segstore.leader_epochs import EpochEnd
     from segstore.replication.core.follower import Follower
     from segstore.replication.core.messages import FetchAnswer, FetchRequest
-    from segstore.replication.fetched import Brought
+    from segstore.replication.fetched import FetchedBatches
     from segstore.storage.log.replica import Replica, Truncated
 
 CarryOut = Callable[[Effects], list[Effect]]
@@ -73,7 +73,9 @@ class FollowerLog:
     def _show_all(self, effects: Effects) -> list[Effect]:
         return [effect for effect in effects if not self.shows(effect)]
 
-    def take(self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: Brought | None) -> bool:
+    def take(
+        self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: FetchedBatches | None
+    ) -> bool:
         """Append the batches of an answer, or truncate the log (R1, R10, R11); return whether it has changed.
         Raises StorageError, and InvalidArgumentError if the batches do not follow this log.
         """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from segstore.replication.data_directory import DataDirectory
     from segstore.replication.local_replica import LocalReplica
     from segstore.replication.replica_manager import ReplicaManager
-    from segstore.replication.side import ReplicatedSide
+    from segstore.replication.side import ReplicatedWriter
     from segstore.storage.log.replica import Truncated
 
 Progress = Callable[[int], None]
@@ -56,7 +56,7 @@ class Healed(NamedTuple):
     reason: str
 
 
-class Damage(NamedTuple):
+class ReplicaDamage(NamedTuple):
     """The damage of one replica: its segments from the one that holds `offset` to the one in front of `end`
     have some. `log_end` is where its log ended before it was looked at.
     """
@@ -71,12 +71,12 @@ class Healing(NamedTuple):
     """What is to be done: a replica, its damage, and which replicas may lead meanwhile."""
 
     replica: int
-    damage: Damage
+    damage: ReplicaDamage
     sources: tuple[int, ...]
 
 
 def heal(
-    side: ReplicatedSide, keys: Iterable[PartitionKey], timeout_ms: float, progress: Progress
+    side: ReplicatedWriter, keys: Iterable[PartitionKey], timeout_ms: float, progress: Progress
 ) -> list[Healed]:
     """See `ReplicatedStore.heal`."""
     healed: list[Healed] = []
@@ -106,7 +106,7 @@ def _told(lost: Mapping[tuple[str, int], Mapping[int, int]]) -> str:
 # --- finding -----------------------------------------------------------------------------------
 
 
-def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) -> dict[int, Damage]:
+def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) -> dict[int, ReplicaDamage]:
     """Return the damage of the replicas that are online and have any. Raises StorageError."""
     found = {}
     for directory in manager.online:
@@ -130,7 +130,7 @@ def _replica(directory: DataDirectory, key: PartitionKey) -> LocalReplica | None
     return None
 
 
-def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> Damage | None:
+def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> ReplicaDamage | None:
     """Return the damage of one replica, whose log ended at `log_end` before it was looked at."""
     pieces = [piece for each in checked.findings if (piece := _of_finding(each, checked.bases)) is not None]
     first = checked.bases[0] if checked.bases else log_end
@@ -144,7 +144,7 @@ def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> D
     offset, reason = min((offset, reason) for offset, _, reason in pieces)
     if "compact" in replica.partition.config.cleanup_policy:
         offset = 0  # where others were compacted further, what is in front may lack its tombstones
-    return Damage(offset, max(end for _, end, _ in pieces), log_end, reason)
+    return ReplicaDamage(offset, max(end for _, end, _ in pieces), log_end, reason)
 
 
 def _of_finding(finding: Finding, bases: list[int]) -> tuple[int, int, str] | None:
@@ -160,7 +160,9 @@ def _of_finding(finding: Finding, bases: list[int]) -> tuple[int, int, str] | No
     return None
 
 
-def _plan(manager: ReplicaManager, key: PartitionKey, damages: Mapping[int, Damage]) -> list[Healing] | None:
+def _plan(
+    manager: ReplicaManager, key: PartitionKey, damages: Mapping[int, ReplicaDamage]
+) -> list[Healing] | None:
     """Return how the damaged replicas can be healed, in order; None where one of them can't be."""
     state, left = manager.partitions[key], dict(damages)
     online = {directory.broker for directory in manager.online}
@@ -181,7 +183,7 @@ def _plan(manager: ReplicaManager, key: PartitionKey, damages: Mapping[int, Dama
 class _Patient:
     """A replica that is healed."""
 
-    def __init__(self, side: ReplicatedSide, key: PartitionKey, healing: Healing) -> None:
+    def __init__(self, side: ReplicatedWriter, key: PartitionKey, healing: Healing) -> None:
         self._manager, self._controller, self._key = side.manager, side.controller, key
         self._number, self._damage, self._sources = healing
         self._directory = side.manager.directories[self._number]

@@ -45,7 +45,7 @@ from segstore.replication.core.messages import (
     FetchAnswer,
     FetchRequest,
 )
-from segstore.replication.core.partition import Partition as Core
+from segstore.replication.core.partition import PartitionReplica as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 from segstore.replication.follower_log import FollowerLog, log_of
 from segstore.replication.metadata.image import PartitionKey

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from segstore.replication.core.registration import NO_LEADER, PartitionRegistration
 from segstore.replication.metadata.image import PartitionKey
 from segstore.storage.store.replica_lags import METRICS, families
-from segstore.storage.store.stats import Metric, Sample
+from segstore.storage.store.stats import Metric, MetricSample
 
 if TYPE_CHECKING:
     from segstore.replication.local_replica import LocalReplica
-    from segstore.replication.side import ReplicatedSide
+    from segstore.replication.side import ReplicatedWriter
     from segstore.replication.states import ReplicaState
 
 
 # --- one partition -----------------------------------------------------------------------------
 
 
-class Standing(NamedTuple):
+class ReplicationHealth(NamedTuple):
     """What a partition's replicas are worth now."""
 
     state: PartitionRegistration
@@ -44,7 +44,7 @@ class Standing(NamedTuple):
         return len(self.state.isr) - self.min_isr
 
 
-def standings(side: ReplicatedSide) -> dict[PartitionKey, Standing]:
+def standings(side: ReplicatedWriter) -> dict[PartitionKey, ReplicationHealth]:
     """Return that of each partition."""
     online = {directory.broker for directory in side.manager.online}
     found = {}
@@ -53,12 +53,12 @@ def standings(side: ReplicatedSide) -> dict[PartitionKey, Standing]:
         if info is not None:
             least = side.topic_admin.replica_config(info).min_insync_replicas
             offline = tuple(replica for replica in state.replicas if replica not in online)
-            found[key] = Standing(state, min(least, len(state.replicas)), offline)
+            found[key] = ReplicationHealth(state, min(least, len(state.replicas)), offline)
     return found
 
 
 def partition_metrics(
-    standing: Standing, replicas: tuple[ReplicaState, ...], leader: LocalReplica | None
+    standing: ReplicationHealth, replicas: tuple[ReplicaState, ...], leader: LocalReplica | None
 ) -> dict[str, Any]:
     """Return the metrics of one partition; those of each replica are by its id, -1 where it is not known. Of
     the log of `leader` is read how many bytes others lack.
@@ -84,7 +84,7 @@ def _lag_bytes(replica: ReplicaState, leader: LocalReplica | None) -> int:
 # --- the store ---------------------------------------------------------------------------------
 
 
-def replication_metrics(side: ReplicatedSide, lag: int) -> dict[str, dict[str, Any]]:
+def replication_metrics(side: ReplicatedWriter, lag: int) -> dict[str, dict[str, Any]]:
     """Return {Kafka's type: {name: value}}; `lag` is the largest of all replicas, in records."""
     counts, found = side.manager.counters, list(standings(side).values())
     brokers = side.manager.brokers.values()
@@ -124,7 +124,7 @@ def replication_metrics(side: ReplicatedSide, lag: int) -> dict[str, dict[str, A
     }
 
 
-def directory_metrics(side: ReplicatedSide) -> dict[str, dict[str, int]]:
+def directory_metrics(side: ReplicatedWriter) -> dict[str, dict[str, int]]:
     """Return {directory: {name: value}}: of how many partitions each has a replica, and how many it leads."""
     states = [each.state for each in standings(side).values()]
     online = {directory.broker for directory in side.manager.online}
@@ -170,26 +170,26 @@ def samples(
     whole: dict[str, dict[str, Any]],
     directories: dict[str, dict[str, int]],
     partitions: dict[PartitionKey, dict[str, Any]],
-) -> Iterator[tuple[Metric, tuple[str, ...], list[Sample]]]:
+) -> Iterator[tuple[Metric, tuple[str, ...], list[MetricSample]]]:
     """Yield each metric for Prometheus with its labels' names and its samples; what is not known is left
     out.
     """
     flat = {name: value for group in whole.values() for name, value in group.items()}
     for name, (short, doc) in _GAUGES.items():
-        yield _metric(name, short, doc), (), [Sample((), flat[name])]
+        yield _metric(name, short, doc), (), [MetricSample((), flat[name])]
     for name, short in _COUNTED.items():
         doc = f"{short.replace('_', ' ')} since the store was opened"
-        yield _metric(name, f"{short}_total", doc, "counter"), (), [Sample((), flat[name])]
+        yield _metric(name, f"{short}_total", doc, "counter"), (), [MetricSample((), flat[name])]
     elections = flat["LeaderElectionRateAndTimeMs"]
     for part, short in (("Count", "leader_elections_total"), ("Total", "leader_election_ms_total")):
         doc = "elections of leaders, and the ms until these took appends"
         yield (
             _metric("LeaderElectionRateAndTimeMs", short, doc, "counter"),
             (),
-            [Sample((), elections[part])],
+            [MetricSample((), elections[part])],
         )
     for name, (short, doc) in _BY_DIRECTORY.items():
-        of = [Sample((path,), values[name]) for path, values in directories.items()]
+        of = [MetricSample((path,), values[name]) for path, values in directories.items()]
         yield _metric(name, short, doc), ("directory",), of
     yield from families(
         (key, replica, {metric.name: values[metric.name][replica] for metric in METRICS})

@@ -23,7 +23,7 @@ from segstore.errors import (
 from segstore.files import Files
 from segstore.leader_epochs import EpochEnd, LeaderEpochCache
 from segstore.records import Records
-from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs, read_offsets
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.store.partition_log import PartitionLog
@@ -36,7 +36,7 @@ UNREADABLE = (OSError, CorruptCheckpointError, NotLeaderOrFollowerError)
 _TRIES = 100
 
 
-class Position(NamedTuple):
+class OffsetAndEpoch(NamedTuple):
     """An offset, and the leader epoch of the record before it, -1 where that is not known. Two logs that have
     the same record before an offset have the same records below it (P1).
     """
@@ -45,13 +45,13 @@ class Position(NamedTuple):
     epoch: int = -1
 
 
-def position_in(epochs: LeaderEpochCache, end: int, offset: int) -> Position:
+def position_in(epochs: LeaderEpochCache, end: int, offset: int) -> OffsetAndEpoch:
     """Return an offset of a log that ends at `end` with the leader epoch of the record before it."""
     found = epochs.epoch_for_offset(offset - 1) if offset <= end else None
-    return Position(offset, -1 if found is None else found)
+    return OffsetAndEpoch(offset, -1 if found is None else found)
 
 
-def agreed_in(epochs: LeaderEpochCache, end: int, position: Position) -> int:
+def agreed_in(epochs: LeaderEpochCache, end: int, position: OffsetAndEpoch) -> int:
     """Return the offset up to which a log that ends at `end` surely has the records of the log that a
     position was taken from: that of the position if it has them all.
     """
@@ -71,8 +71,8 @@ class ObservedLog:
     def __init__(self, store: Store, topic: str, partition: int, files: Files | None = None) -> None:
         """Raises UnknownTopicOrPartitionError, StorageError."""
         self.log: PartitionLog = store.partition(topic, partition)
-        source = self.log._source
-        assert isinstance(source, Follower)
+        source = self.log.source
+        assert isinstance(source, ReadOnlyPartition)
         self._source, self._root, self._files = source, store.path, files or Files()
         self._key = topic, partition
 
@@ -144,19 +144,19 @@ class ObservedLog:
         entries = self._epochs()[0].entries
         return not entries or self.end_offset >= entries[-1][1]
 
-    def position(self, offset: int) -> Position:
+    def position(self, offset: int) -> OffsetAndEpoch:
         """Return an offset with the leader epoch of the record before it. Raises OSError,
         CorruptCheckpointError.
         """
         return position_in(*self._epochs(), offset)
 
-    def agreed(self, position: Position) -> int:
+    def agreed(self, position: OffsetAndEpoch) -> int:
         """Return the offset up to which this log surely has the records of the log that a position was taken
         from: that of the position where it has them all. Errors as `position`.
         """
         return agreed_in(*self._epochs(), position)
 
-    def holds(self, position: Position) -> bool:
+    def holds(self, position: OffsetAndEpoch) -> bool:
         """Return whether the log has all records below a position. Errors as `position`."""
         return self.agreed(position) == position.offset
 
@@ -170,7 +170,7 @@ class ObservedLog:
         self,
         offset: int,
         max_bytes: int,
-        until: Position,
+        until: OffsetAndEpoch,
         *,
         isolation_level: str = "read_uncommitted",
         times: tuple[int, int] | None = None,
@@ -199,14 +199,14 @@ class ObservedLog:
             raise self._lacks(until)
         return records
 
-    def check(self, until: Position) -> None:
+    def check(self, until: OffsetAndEpoch) -> None:
         """Raise ReplicaOfflineError where the log does not have all records below a position. Errors as
         `position`.
         """
         if not self.holds(until):
             raise self._lacks(until)
 
-    def _lacks(self, until: Position) -> ReplicaOfflineError:
+    def _lacks(self, until: OffsetAndEpoch) -> ReplicaOfflineError:
         topic, number = self._key
         return ReplicaOfflineError(
             f"the replica of {topic}-{number} in {self._root} does not have the records up to offset "

@@ -27,8 +27,8 @@ from segstore.replication.core.registration import PartitionRegistration
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.properties import MetaProperties, read_properties
 from segstore.replication.metadata.records import decode
-from segstore.replication.metadata.snapshots import Snapshots, no_snapshot, records_of
-from segstore.replication.metadata.voters import Found
+from segstore.replication.metadata.snapshots import MetadataSnapshots, no_snapshot, records_of
+from segstore.replication.metadata.voters import FoundDirectory
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
@@ -107,9 +107,9 @@ class Observer(Closing):
         return {each.properties.node_id: each.store for each in self._open.values()}
 
     @property
-    def found(self) -> list[Found]:
+    def found(self) -> list[FoundDirectory]:
         """Return those directories, with what says which store they belong to."""
-        return [Found(path, properties=each.properties) for path, each in self._open.items()]
+        return [FoundDirectory(path, properties=each.properties) for path, each in self._open.items()]
 
     def look(self) -> MetadataImage:
         """Return the metadata as it is now. The image is the same object for as long as records are added,
@@ -199,8 +199,8 @@ def image_of(store: Store) -> MetadataImage:
 def _read_image(store: Store) -> MetadataImage:
     image, log = MetadataImage(), store.partition(CLUSTER_METADATA, 0)
     directory = names.below(store.path, names.partition_dir(CLUSTER_METADATA, 0))
-    start, files = log.start_offset, store._context.files
-    snapshots = Snapshots(files, directory)
+    start, files = log.start_offset, store.context.files
+    snapshots = MetadataSnapshots(files, directory)
     found = snapshots.newest(start, log.end_offset)
     if found is not None:
         for each in records_of(files, snapshots.path(found)):

@@ -21,23 +21,23 @@ from segstore.files import Files
 from segstore.logger import Logger
 from segstore.replication.adoption import Adopted, find_adopted, forget_epochs, settle
 from segstore.replication.clock import now_ms
-from segstore.replication.core.cluster import Heartbeat
+from segstore.replication.core.cluster import BrokerHeartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.registration import PartitionRegistration
-from segstore.replication.data_directory import Change, DataDirectory, claim, open_directory
+from segstore.replication.data_directory import DataDirectory, DirectoryChange, claim, open_directory
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.metadata_log import MetadataLog, Voter
 from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
 from segstore.replication.metadata.snapshot_generator import SnapshotGenerator
-from segstore.replication.metadata.voters import Plan, check_paths, plan
+from segstore.replication.metadata.voters import VoterPlan, check_paths, plan
 from segstore.replication.plain_directory import BecamePlain, check_replicated
 from segstore.replication.quorum_controller import Decision, Event, Published, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
 from segstore.replication.settings import ReplicationConfig
-from segstore.replication.side import ReplicatedSide
+from segstore.replication.side import ReplicatedWriter
 from segstore.replication.store import ReplicatedStore
 from segstore.replication.topic_admin import ReplicatedTopicAdmin
-from segstore.storage.context import Clock, Context, os_errors, wall_clock
+from segstore.storage.context import Clock, StoreContext, os_errors, wall_clock
 from segstore.storage.handle_pool import HandlePool, default_limit
 from segstore.storage.meta.directory_safety import remove_logs_begun
 from segstore.storage.scheduler import Scheduler
@@ -122,7 +122,9 @@ class Restart:
     @staticmethod
     def _beat(broker: int, core: Controller, now: int) -> Decision:
         epoch = core.cluster.brokers[broker].epoch
-        return Decision(effects=core.heartbeat(Heartbeat(broker, epoch, core.next_offset - 1), now_ms()))
+        return Decision(
+            effects=core.heartbeat(BrokerHeartbeat(broker, epoch, core.next_offset - 1), now_ms())
+        )
 
 
 # --- open_replicated ---------------------------------------------------------------------------
@@ -173,7 +175,7 @@ def _share(settings: StoreConfig, directories: int) -> StoreConfig:
 
 def _open(
     given: Sequence[str],
-    places: Plan,
+    places: VoterPlan,
     settings: StoreConfig,
     replication: ReplicationConfig,
     files: Files,
@@ -237,7 +239,7 @@ class _Assembly:
     def __init__(
         self,
         paths: Sequence[str],
-        places: Plan,
+        places: VoterPlan,
         writers: Mapping[int, StoreWriter],
         settings: StoreConfig,
         replication: ReplicationConfig,
@@ -262,7 +264,7 @@ class _Assembly:
         self.store = self._made(paths, places, controller)
         self._await_leaders()
 
-    def _open_metadata(self, places: Plan) -> MetadataLog:
+    def _open_metadata(self, places: VoterPlan) -> MetadataLog:
         """Open the metadata log on a majority of voters; a directory that is none of it is offline."""
         # A store that is adopted is the first to get a metadata log: before, it is a plain one.
         by_topics = sorted(self._writers, key=lambda id_: (not self._writers[id_].topics, id_))
@@ -279,7 +281,7 @@ class _Assembly:
                 lost.let_go()
         return metadata
 
-    def _read_metadata(self, places: Plan) -> MetadataImage:
+    def _read_metadata(self, places: VoterPlan) -> MetadataImage:
         image = MetadataImage({place.id: place.properties.directory_id for place in places.places})
         for offset, record in self._metadata.replay():
             image.apply(record, offset)
@@ -321,10 +323,10 @@ class _Assembly:
             admin.load(image, core)
         return controller
 
-    def _made(self, paths: Sequence[str], places: Plan, controller: QuorumController) -> ReplicatedStore:
+    def _made(self, paths: Sequence[str], places: VoterPlan, controller: QuorumController) -> ReplicatedStore:
         """Return the store, which owns all that was opened."""
         settings, writers = self._settings, self._writers
-        context = Context(
+        context = StoreContext(
             writers[min(writers)].context.root,
             self._files,
             HandlePool(self._files, settings.max_open_files),
@@ -333,7 +335,7 @@ class _Assembly:
             True,
             os.getpid(),
         )
-        side = ReplicatedSide(
+        side = ReplicatedWriter(
             context,
             settings,
             self._manager,
@@ -361,7 +363,9 @@ class _Assembly:
         manager.await_shown(SHOWN)
 
     @staticmethod
-    def _adopted(image: MetadataImage, places: Plan, writers: Mapping[int, StoreWriter]) -> Adopted | None:
+    def _adopted(
+        image: MetadataImage, places: VoterPlan, writers: Mapping[int, StoreWriter]
+    ) -> Adopted | None:
         """Return what a plain store brings into this one, at the first open. Raises QuorumLostError where
         that lacks a directory, which may be the one that has topics.
         """
@@ -398,13 +402,13 @@ class _Assembly:
             configured, reshaped = self._admin.publish(published)
             self._manager.publish(published, self._admin.topics, configured, reshaped)
 
-    def _changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[Change]:
+    def _changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[DirectoryChange]:
         return self._admin.changes_for(broker, keys)
 
     def _redirect(self, key: PartitionKey, partition: Partition) -> None:
         store = None if self._store is None else self._store()
         if store is not None:
-            store._lead_to(key, partition)
+            store.lead_to(key, partition)
 
     def _voter_lost(self, voter: int, error: Exception) -> None:
         self._lost[voter] = error

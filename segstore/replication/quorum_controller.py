@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from segstore.errors import RequestTimedOutError, SegstoreError, StoreClosedError, copy_of
 from segstore.logger import Logger
 from segstore.replication.clock import now_ms
-from segstore.replication.core.controller import BrokerRecord, Controller, Key, PartitionRecord
+from segstore.replication.core.controller import BrokerRecord, Controller, Key, PartitionDecision
 from segstore.replication.core.effects import Effects, Persist, Send
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
@@ -157,7 +157,7 @@ class QuorumController:
         """Decide events, make all of that durable by one write, publish it, and answer (R31). The thread does
         this; and `open_replicated`, before the thread runs.
         """
-        batch = _Batch(self.image, self._log.next_offset)
+        batch = _DecisionBatch(self.image, self._log.next_offset)
         answers = [(answer, *self._decided(event, batch)) for event, answer in events]
         if batch.records and self.error is None:
             try:
@@ -175,7 +175,7 @@ class QuorumController:
             except Exception:
                 log.exception("an answer of the controller failed")
 
-    def _decided(self, event: Event, batch: _Batch) -> tuple[list[Any], Exception | None]:
+    def _decided(self, event: Event, batch: _DecisionBatch) -> tuple[list[Any], Exception | None]:
         if self.error is not None:
             return [], self.error
         try:
@@ -194,7 +194,7 @@ class QuorumController:
         log.error("the controller stops: %s", error)
 
 
-class _Batch:
+class _DecisionBatch:
     """Decisions that become durable together. The image takes them at once: where the write fails nobody
     reads it any more.
     """
@@ -235,7 +235,7 @@ class _Batch:
         self.records.append(record)
         self.next_offset += 1
 
-    def _note(self, record: BrokerRecord | PartitionRecord) -> None:
+    def _note(self, record: BrokerRecord | PartitionDecision) -> None:
         if isinstance(record, BrokerRecord):
             self._brokers[record.broker] = record.registration
         else:

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from segstore.replication.fetched import Brought
+    from segstore.replication.fetched import FetchedBatches
 
 MOST = 4
 """Pieces that are kept at most."""
@@ -23,7 +23,7 @@ of once that a catch-up took a third more time, as each takes the follower some 
 """
 
 
-class Place(NamedTuple):
+class ReadAheadPosition(NamedTuple):
     """Where batches lie: in the log of a leader, an object that stands for it, from an offset on."""
 
     leader: object
@@ -37,8 +37,8 @@ class ReadAhead:
     __slots__ = ("_end", "_pieces")
 
     def __init__(self) -> None:
-        self._pieces: deque[tuple[Place, Brought]] = deque()
-        self._end: Place | None = None
+        self._pieces: deque[tuple[ReadAheadPosition, FetchedBatches]] = deque()
+        self._end: ReadAheadPosition | None = None
         """Where the last piece ends, None since something else was asked for."""
 
     @property
@@ -46,12 +46,12 @@ class ReadAhead:
         """Return whether no more is to be read before some is taken."""
         return len(self._pieces) >= MOST
 
-    def add(self, place: Place, found: Brought) -> None:
+    def add(self, place: ReadAheadPosition, found: FetchedBatches) -> None:
         """Keep what was found in a place."""
         self._end = place._replace(offset=found.fetched.next_offset)
         self._pieces.append((place, found))
 
-    def take(self, place: Place) -> Brought | None:
+    def take(self, place: ReadAheadPosition) -> FetchedBatches | None:
         """Return what was read there, None where that was not; pieces before it are dropped."""
         while True:
             try:
@@ -62,7 +62,7 @@ class ReadAhead:
             if at == place:
                 return found
 
-    def next_from(self, place: Place) -> Place:
+    def next_from(self, place: ReadAheadPosition) -> ReadAheadPosition:
         """Return the place to read next, where what comes from `place` on is needed."""
         end = self._end
         return place if end is None or end[:2] != place[:2] else max(end, place, key=itemgetter(2))

@@ -24,19 +24,19 @@ from segstore.replication.core.controller import Controller
 from segstore.replication.data_directory import DataDirectory, claim, open_directory
 from segstore.replication.metadata.metadata_log import Voter
 from segstore.replication.metadata.properties import MetaProperties
-from segstore.replication.metadata.voters import Place, check_paths, look
+from segstore.replication.metadata.voters import VoterDirectory, check_paths, look
 from segstore.replication.quorum_controller import Decision
 from segstore.threads import apart
 
 if TYPE_CHECKING:
-    from segstore.replication.side import ReplicatedSide
+    from segstore.replication.side import ReplicatedWriter
     from segstore.storage.store.writer import StoreWriter
 
 ENDING = 10.0
 """Seconds that the threads of a failed directory may take to end."""
 
 
-def replace_directory(side: ReplicatedSide, store: object, broker: int, path: str) -> None:
+def replace_directory(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:
     """See `ReplicatedStore.replace_directory`. Raises OSError.
 
     A thread of its own does it, to its end: Ctrl-C in the calling one would leave a directory half replaced.
@@ -50,7 +50,7 @@ def replace_directory(side: ReplicatedSide, store: object, broker: int, path: st
     apart(run, "segstore-replace")
 
 
-def _replace(side: ReplicatedSide, store: object, broker: int, path: str) -> None:
+def _replace(side: ReplicatedWriter, store: object, broker: int, path: str) -> None:
     place, context = _place(side, broker, path), side.context
     _let_go(side, broker)
     writer = open_directory(place, side.config, context.files, context.clock, None)
@@ -73,7 +73,7 @@ def _replace(side: ReplicatedSide, store: object, broker: int, path: str) -> Non
             began.announce(side.address)
 
 
-def _let_go(side: ReplicatedSide, broker: int) -> None:
+def _let_go(side: ReplicatedWriter, broker: int) -> None:
     """Release the directory that has failed, or the witness. Raises StorageError where its disk hangs."""
     failed = side.manager.directories.get(broker)
     if failed is not None:
@@ -86,7 +86,7 @@ def _let_go(side: ReplicatedSide, broker: int) -> None:
         side.witness = None
 
 
-def _works(side: ReplicatedSide, broker: int) -> bool:
+def _works(side: ReplicatedWriter, broker: int) -> bool:
     """Return whether a directory works. A witness is looked for: it writes seldom, so it may be gone, and
     nobody has noticed.
     """
@@ -97,7 +97,7 @@ def _works(side: ReplicatedSide, broker: int) -> bool:
     return broker in side.metadata_log.voters and there.properties is not None
 
 
-def _place(side: ReplicatedSide, broker: int, path: str) -> Place:
+def _place(side: ReplicatedWriter, broker: int, path: str) -> VoterDirectory:
     """Return the new place. Raises InvalidArgumentError where the directory works, or the path is no fit one;
     StaleDirectoryError where it is another one's, StoreLockedError.
     """
@@ -117,16 +117,18 @@ def _place(side: ReplicatedSide, broker: int, path: str) -> Place:
     if found.properties is None:
         if found.topics or found.has_metadata:
             raise InvalidArgumentError(f"{path} holds topics: a new directory has to be empty")
-        return Place(broker, path, MetaProperties(side.cluster_id, broker, names.new_topic_id()), True)
+        return VoterDirectory(
+            broker, path, MetaProperties(side.cluster_id, broker, names.new_topic_id()), True
+        )
     if (found.properties.cluster_id, found.properties.node_id) != (side.cluster_id, broker):
         raise StaleDirectoryError(
             f"{path} is directory {found.properties.node_id} of the store {found.properties.cluster_id}, not "
             f"directory {broker} of {side.cluster_id}"
         )
-    return Place(broker, path, found.properties, False)
+    return VoterDirectory(broker, path, found.properties, False)
 
 
-def _held(side: ReplicatedSide, broker: int) -> str | None:
+def _held(side: ReplicatedWriter, broker: int) -> str | None:
     """Return the path of the directory that this process itself has open in that place."""
     directory = side.manager.directories.get(broker)
     if directory is not None:
@@ -135,7 +137,7 @@ def _held(side: ReplicatedSide, broker: int) -> str | None:
     return None if held is None else held.context.root
 
 
-def _register(side: ReplicatedSide, place: Place, writer: StoreWriter) -> None:
+def _register(side: ReplicatedWriter, place: VoterDirectory, writer: StoreWriter) -> None:
     """Register the directory, and let its replicas hear of the metadata from there on, of nothing older."""
     manager, controller, broker = side.manager, side.controller, place.id
     settings = side.topic_admin.settings

@@ -24,15 +24,15 @@ from segstore.logger import Logger
 from segstore.records.encoded import pool
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.messages import FetchAnswer, FetchRequest
-from segstore.replication.fetched import NOTHING, Brought, Nothing, brought
-from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
+from segstore.replication.fetched import NOTHING, FetchedBatches, Nothing, brought
+from segstore.replication.read_ahead import FETCHES, ReadAhead, ReadAheadPosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from segstore.mutex import Mutex
-    from segstore.replication.core.partition import Partition as Core
+    from segstore.replication.core.partition import PartitionReplica as Core
     from segstore.replication.follower_log import FollowerLog
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.replica import Replica
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
 """A leader answers so while the metadata spreads: the follower asks again."""
-Found = Brought | Nothing | SegstoreError | None
+Found = FetchedBatches | Nothing | SegstoreError | None
 """What a read of a leader's disk gives: see `ReplicaFetch._read_at`."""
 
 
-class Read(Protocol):
+class LeaderRead(Protocol):
     """A read of a leader's log."""
 
-    def __call__(self) -> Read | None:
+    def __call__(self) -> LeaderRead | None:
         """Read, and return what may be read behind that."""
 
 
 class Reads(Protocol):
     """Where reads of a directory's disk are made. No call waits for anything."""
 
-    def read(self, broker: int, read: Read) -> None:
+    def read(self, broker: int, read: LeaderRead) -> None:
         """Have `read` called in the thread that reads for others in this directory: where its disk hangs, so
         does that thread alone. What it returns is called next, unless another read waits.
         """
@@ -63,7 +63,7 @@ class Reads(Protocol):
         """Take a directory offline, whose disk has refused a call (R32)."""
 
 
-class Leading(Protocol):
+class FetchedReplica(Protocol):
     """A leader's replica, here or on another machine."""
 
     broker: int
@@ -76,7 +76,7 @@ class Leading(Protocol):
         """See `LocalReplica.offsets`."""
 
 
-class Following(Protocol):
+class FetchingReplica(Protocol):
     """The replica that fetches: see `LocalReplica`."""
 
     broker: int
@@ -96,7 +96,7 @@ class Following(Protocol):
 class ReplicaFetch:
     """The fetches of one replica, which is `own`."""
 
-    def __init__(self, own: Following, reads: Reads, max_bytes: int) -> None:
+    def __init__(self, own: FetchingReplica, reads: Reads, max_bytes: int) -> None:
         self._own, self._reads, self._max_bytes = own, reads, max_bytes
         self.last_bytes = 0
         """How much the last append of this follower was, in this leader epoch."""
@@ -120,7 +120,7 @@ class ReplicaFetch:
         self._request = None
         self._ahead.clear()
 
-    def once(self, role: Follower, leader: Leading, broker_epoch: int) -> bool | None:
+    def once(self, role: Follower, leader: FetchedReplica, broker_epoch: int) -> bool | None:
         """Fetch once. Return as `LocalReplica.step`; raise as that."""
         with self._own.lock:
             self._own.note_start()
@@ -159,16 +159,18 @@ class ReplicaFetch:
             raise copy_of(failed)
         return True
 
-    def _out_of_range(self, role: Follower, leader: Leading, request: FetchRequest) -> bool | None:
+    def _out_of_range(self, role: Follower, leader: FetchedReplica, request: FetchRequest) -> bool | None:
         try:
             start, end = leader.offsets(request.current_leader_epoch)
         except NOT_YET:
             return None
         return self._own.log.apply(role.log, partial(role.on_out_of_range, request, start, end)) or None
 
-    def _take_read(self, role: Follower, leader: Leading, request: FetchRequest, answer: FetchAnswer) -> bool:
+    def _take_read(
+        self, role: Follower, leader: FetchedReplica, request: FetchRequest, answer: FetchAnswer
+    ) -> bool:
         """Take what was read ahead, and have more read meanwhile; or have read what the answer brings."""
-        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found = self._ahead.take(place)
         if found is None:
             self._request = request
@@ -179,31 +181,33 @@ class ReplicaFetch:
         return self._take(role, request, answer, found)
 
     def _read(
-        self, role: Follower, leader: Leading, request: FetchRequest, answer: FetchAnswer
-    ) -> Read | None:
+        self, role: Follower, leader: FetchedReplica, request: FetchRequest, answer: FetchAnswer
+    ) -> LeaderRead | None:
         """Read what an answer brings, in the thread of the leader's directory; return what reads on."""
-        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found: Found = self._ahead.take(place)  # it may have come meanwhile
         if found is None:
             found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
         self._own.resume(lambda: self._arrived(role, request, answer, found))
-        if not isinstance(found, Brought):
+        if not isinstance(found, FetchedBatches):
             return None
         behind = place._replace(offset=found.fetched.next_offset)
         return lambda: self._read_ahead(leader, behind, answer.end_offset)
 
-    def _read_ahead(self, leader: Leading, place: Place, end_offset: int) -> Read | None:
+    def _read_ahead(
+        self, leader: FetchedReplica, place: ReadAheadPosition, end_offset: int
+    ) -> LeaderRead | None:
         """Read one piece more of what comes from `place` on, up to `end_offset`; return what reads on."""
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:
             return None
         found = self._read_at(leader, at.offset, end_offset, FETCHES * self._max_bytes)
-        if not isinstance(found, Brought):  # the fetch meets the error
+        if not isinstance(found, FetchedBatches):  # the fetch meets the error
             return None
         self._ahead.add(at, found)
         return lambda: self._read_ahead(leader, place, end_offset)
 
-    def _read_at(self, leader: Leading, offset: int, end_offset: int, max_bytes: int) -> Found:
+    def _read_at(self, leader: FetchedReplica, offset: int, end_offset: int, max_bytes: int) -> Found:
         """Read from a leader's disk, and check CRCs; NOTHING where no batch lies there, the error where what
         does is damaged, None where it can't be read.
         """
@@ -245,7 +249,7 @@ class ReplicaFetch:
             return self._take(role, request, answer, found)
 
     def _take(
-        self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: Brought | None
+        self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: FetchedBatches | None
     ) -> bool:
         has_changed = self._own.log.take(role, request, answer, found)
         if found is not None:

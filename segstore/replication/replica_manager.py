@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 from segstore.errors import SegstoreError, StaleBrokerEpochError, StoreClosedError
 from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.replication.core.cluster import Heartbeat
+from segstore.replication.core.cluster import BrokerHeartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition, AlterPartitionReply
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 from segstore.replication.counters import Counters
-from segstore.replication.data_directory import Change, DataDirectory
+from segstore.replication.data_directory import DataDirectory, DirectoryChange
 from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.news import News
 from segstore.replication.quorum_controller import Decision, Published, QuorumController
-from segstore.replication.replica_fetch import Read
+from segstore.replication.replica_fetch import LeaderRead
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ReplicaManager:
     def __init__(
         self,
         redirect: Callable[[PartitionKey, Partition], None],
-        changes_for: Callable[[int, Iterable[PartitionKey]], list[Change]],
+        changes_for: Callable[[int, Iterable[PartitionKey]], list[DirectoryChange]],
     ) -> None:
         self._redirect, self.changes_for = redirect, changes_for
         self.directories: dict[int, DataDirectory] = {}
@@ -238,7 +238,7 @@ class ReplicaManager:
         self._ask_followers(leader)
         self.directories[leader.broker].post(leader.replica.save_epochs)
 
-    def read(self, broker: int, read: Read) -> None:
+    def read(self, broker: int, read: LeaderRead) -> None:
         """See `Links`."""
         self.directories[broker].read(read)
 
@@ -297,7 +297,7 @@ class ReplicaManager:
         if registration is None or controller is None or broker in self._beating:
             return
         read = controller.image.next_offset - 1
-        beat = Heartbeat(broker, registration.epoch, read)
+        beat = BrokerHeartbeat(broker, registration.epoch, read)
 
         def beaten(core: Controller, now: int) -> Decision:
             # Before the decision is durable: the heartbeat that comes meanwhile keeps the session alive.

@@ -18,7 +18,7 @@ from segstore.logger import Logger
 from segstore.replication.core.registration import PartitionRegistration
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.voters import check_one_store, check_paths
-from segstore.replication.observed_log import GONE, UNREADABLE, ObservedLog, Position
+from segstore.replication.observed_log import GONE, UNREADABLE, ObservedLog, OffsetAndEpoch
 from segstore.replication.observer import Observer
 
 log = Logger("segstore")
@@ -126,7 +126,9 @@ class ReplicatedReader(Closing):
         first = [stores[each].path for each in (*in_sync(state), *state.replicas) if each in stores]
         return tuple(dict.fromkeys([*first, *self.paths]))
 
-    def ask(self, topic: str, partition: int, question: Question[T], holding: Position | None = None) -> T:
+    def ask(
+        self, topic: str, partition: int, question: Question[T], holding: OffsetAndEpoch | None = None
+    ) -> T:
         """Return what the log of the leader answers; where its directory can't be read, or lacks records
         below `holding`, that of an in-sync replica that has them: of several the one with the highest high
         watermark. Where none has them, the leader answers, once it has begun its epoch: then they were lost.

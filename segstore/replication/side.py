@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from segstore.replication.quorum_controller import QuorumController
     from segstore.replication.replica_manager import ReplicaManager
     from segstore.replication.topic_admin import ReplicatedTopicAdmin
-    from segstore.storage.context import Context
+    from segstore.storage.context import StoreContext
     from segstore.storage.finding import Repaired
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.recovery import Recovered
@@ -123,12 +123,12 @@ class _NoInbox:
         raise IllegalStateError(f"{id_!r}: no inbox is served while the store is being opened")
 
 
-class ReplicatedSide:
+class ReplicatedWriter:
     """See `WritingSide`."""
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         config: StoreConfig,
         manager: ReplicaManager,
         topic_admin: ReplicatedTopicAdmin,
@@ -298,7 +298,7 @@ class ReplicatedSide:
 
     @property
     def news(self) -> int:
-        """See `Store._news`."""
+        """See `Store.news`."""
         return self._nudges.number + self.topic_admin.changes
 
     def wait(self, seen: int, seconds: float) -> None:

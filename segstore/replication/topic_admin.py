@@ -16,7 +16,7 @@ from segstore.errors import InvalidArgumentError, KafkaTimeoutError, TopicAlread
 from segstore.replication.core.config import ReplicaConfig, TopicSettings
 from segstore.replication.core.controller import Controller, Key
 from segstore.replication.core.effects import Effects
-from segstore.replication.data_directory import Change
+from segstore.replication.data_directory import DirectoryChange
 from segstore.replication.metadata.image import TOPIC_RESOURCE, MetadataImage, MetadataTopic, PartitionKey
 from segstore.replication.metadata.records import (
     ConfigRecord,
@@ -254,7 +254,7 @@ class ReplicatedTopicAdmin:
         self.topics, self.changes = topics, self.changes + changed
         return configured, reshaped | configured
 
-    def changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[Change]:
+    def changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[DirectoryChange]:
         """Return what a directory hears of these partitions."""
         return [
             self._change(broker, topic, numbers)
@@ -262,11 +262,11 @@ class ReplicatedTopicAdmin:
             if topic in self.topics
         ]
 
-    def _change(self, broker: int, topic: str, numbers: list[int]) -> Change:
+    def _change(self, broker: int, topic: str, numbers: list[int]) -> DirectoryChange:
         info, states = self.topics[topic], self._manager.partitions
         here = tuple(n for n in info.partition_ids if broker in states[PartitionKey(topic, n)].replicas)
         changed = tuple((n, states[PartitionKey(topic, n)]) for n in numbers)
-        return Change(replace(info, partition_ids=here), self.replica_config(info), changed)
+        return DirectoryChange(replace(info, partition_ids=here), self.replica_config(info), changed)
 
     def replica_config(self, info: TopicInfo) -> ReplicaConfig:
         """Return the settings of a topic's replicas."""

@@ -26,7 +26,7 @@ from segstore.replication.metadata.records import ConfigRecord
 from segstore.replication.metadata.voters import check_paths, plan
 from segstore.replication.plain_directory import BECAME_PLAIN, become_plain
 from segstore.replication.quorum_controller import Decision
-from segstore.replication.side import ReplicatedSide
+from segstore.replication.side import ReplicatedWriter
 from segstore.storage.context import Clock, os_errors, wall_clock
 
 LOOK = 0.05
@@ -60,7 +60,7 @@ def unreplicate(
     _check_replicated(files, given, witness is not None)
     directories, last = (given, None) if witness is None else (given[:-1], given[-1])
     with opening.open_replicated(directories, witness=last, config=config, clock=clock, files=files) as store:
-        side = store._replicated
+        side = store.replicated
         _await_all(side, number, seconds)
         _record(side, number)
     with os_errors():
@@ -76,7 +76,7 @@ def _check_replicated(files: Files, given: Sequence[str], witness: bool) -> None
         raise InvalidArgumentError(f"no replicated store: {', '.join(given)}")
 
 
-def _await_all(side: ReplicatedSide, directory: int, seconds: float) -> None:
+def _await_all(side: ReplicatedWriter, directory: int, seconds: float) -> None:
     """Return once the directory has all records. Raises InvalidArgumentError where it will not, or does not
     within the time; StorageError.
     """
@@ -95,7 +95,7 @@ def _await_all(side: ReplicatedSide, directory: int, seconds: float) -> None:
         manager.directories[directory].writer.partitions.flush()
 
 
-def _missing(side: ReplicatedSide, directory: int) -> Iterator[str]:
+def _missing(side: ReplicatedWriter, directory: int) -> Iterator[str]:
     """Tell of the partitions that the directory does not have in whole."""
     manager = side.manager
     for key, state in sorted(manager.partitions.items()):
@@ -112,7 +112,7 @@ def _missing(side: ReplicatedSide, directory: int) -> Iterator[str]:
             yield f"{key} ends at {end}, and is committed up to {leader.replica.high_watermark}"
 
 
-def _refusal(side: ReplicatedSide, directory: int, missing: Sequence[str]) -> InvalidArgumentError:
+def _refusal(side: ReplicatedWriter, directory: int, missing: Sequence[str]) -> InvalidArgumentError:
     more = f" (and {len(missing) - 10} more)" if len(missing) > 10 else ""
     return InvalidArgumentError(
         f"directory {directory}, {side.paths[directory]}, does not hold all of the store, so it can't be one "
@@ -120,7 +120,7 @@ def _refusal(side: ReplicatedSide, directory: int, missing: Sequence[str]) -> In
     )
 
 
-def _record(side: ReplicatedSide, directory: int) -> None:
+def _record(side: ReplicatedWriter, directory: int) -> None:
     """Make durable on a majority which directory becomes plain. Raises QuorumLostError."""
     image = side.controller.image
 

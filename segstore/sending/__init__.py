@@ -8,7 +8,7 @@ InterruptedError after a signal, whose handler has run by the time that the call
 
 from __future__ import annotations
 
-from segstore.sending.results import Source, sent
-from segstore.sending.sendfile import Sending, SinkInfo
+from segstore.sending.results import SentFile, sent
+from segstore.sending.sendfile import SendfileCalls, SinkInfo
 
-__all__ = ["Sending", "SinkInfo", "Source", "sent"]
+__all__ = ["SendfileCalls", "SentFile", "SinkInfo", "sent"]

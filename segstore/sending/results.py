@@ -7,14 +7,14 @@ import os
 from typing import Protocol
 
 
-class Source(Protocol):
+class SentFile(Protocol):
     """A file that is open: `segstore.files.Handle`."""
 
     fd: int
     path: str
 
 
-def sent(result: int, source: Source | None = None, of_source: int = errno.EIO) -> int:
+def sent(result: int, source: SentFile | None = None, of_source: int = errno.EIO) -> int:
     """Return the bytes. Raises the OSError of the sink, or of `source` where the error is the one that tells
     of it.
     """
@@ -23,7 +23,7 @@ def sent(result: int, source: Source | None = None, of_source: int = errno.EIO) 
     return int(result)
 
 
-def checked(result: int, source: Source | None) -> int:
+def checked(result: int, source: SentFile | None) -> int:
     """Return the result. Raises the OSError of `source`."""
     if result < 0:
         text = os.strerror(-result)

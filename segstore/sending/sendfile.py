@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore._native import ffi, lib
 from segstore.idle_files import with_descriptors
-from segstore.sending.results import Source, checked, sent
+from segstore.sending.results import SentFile, checked, sent
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -41,7 +41,7 @@ _PROBES: dict[str, tuple[str, Callable[[], int]]] = {
 """By method. A descriptor of -1 is an EBADF where there is such a call."""
 
 
-class Sending:
+class SendfileCalls:
     """Sinks are descriptors; positions and counts in bytes. Windows are `seg_window *` of transfer.h."""
 
     def why_not(self, method: str) -> str | None:
@@ -53,29 +53,29 @@ class Sending:
         return None if result in (0, -errno.EBADF) else f"{what}: {os.strerror(-result)}"
 
     def find_stretch(
-        self, source: Source, out: Any, segment: Any, start: int, offset: int, max_bytes: int
+        self, source: SentFile, out: Any, segment: Any, start: int, offset: int, max_bytes: int
     ) -> bool:
         """Return whether `seg_find_stretch` (segment.h) found a stretch in a `seg_segment *`."""
         return bool(lib.seg_find_stretch(source.fd, segment, start, offset, max_bytes, out))
 
-    def attributes(self, source: Source, position: int, end: int) -> int:
+    def attributes(self, source: SentFile, position: int, end: int) -> int:
         """Return what `seg_attributes` (batch.h) gives for batches that lie side by side. Raises OSError."""
         result: int = lib.seg_attributes(source.fd, position, end)
         return checked(result, source)
 
-    def exchange_fetch(self, sock: int, source: Source, exchange: Any, segment: Any, *ends: int) -> bool:
+    def exchange_fetch(self, sock: int, source: SentFile, exchange: Any, segment: Any, *ends: int) -> bool:
         """Return whether `seg_exchange_fetch` (exchange.h) has answered; `ends` are log start offset and last
         stable offset.
         """
         return int(lib.seg_exchange_fetch(sock, exchange, source.fd, segment, *ends)) > 0
 
     def exchange_give(
-        self, sock: int, source: Source, exchange: Any, position: int, stop: int, ends: Any, number: bytes
+        self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: bytes
     ) -> bool:
         """Return whether `seg_exchange_give` (exchange.h) has answered."""
         return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0
 
-    def send_stretch(self, sink: int, source: Source, segment: Any, offset: int, max_bytes: int) -> int:
+    def send_stretch(self, sink: int, source: SentFile, segment: Any, offset: int, max_bytes: int) -> int:
         """Call `seg_send_stretch` (transfer.h) for a `seg_sendable *`, and return what it gives. Raises
         OSError of sendfile(2); nothing was sent then.
         """
@@ -97,7 +97,7 @@ class Sending:
         came = waiting.poll(timeout_ms)
         return came[0][1] if came else 0
 
-    def sendfile(self, sink: int, source: Source, position: int, count: int) -> int:
+    def sendfile(self, sink: int, source: SentFile, position: int, count: int) -> int:
         """Call sendfile(2); returns the bytes sent, 0 at the end of the file."""
         return sent(lib.seg_sendfile(sink, source.fd, position, count), source)
 
@@ -107,7 +107,7 @@ class Sending:
             done = lib.seg_write(sink, view, len(view))
         return sent(done)
 
-    def append_range(self, sink: int, source: Source, position: int, count: int) -> int:
+    def append_range(self, sink: int, source: SentFile, position: int, count: int) -> int:
         """Call copy_file_range(2) to where the file `sink` stands; returns the bytes copied, 0 at the end of
         the source.
         """
@@ -126,7 +126,7 @@ class Sending:
         """Close both ends, whatever is in it."""
         lib.seg_close(pipe)
 
-    def splice(self, pipe: int, source: Source, position: int, count: int) -> int:
+    def splice(self, pipe: int, source: SentFile, position: int, count: int) -> int:
         """Call splice(2) from a file into a pipe; returns the bytes, 0 at the end of the file."""
         return sent(lib.seg_splice(source.fd, position, pipe, count, 0), source)
 
@@ -138,7 +138,7 @@ class Sending:
 
     # --- windows --------------------------------------------------------------------------
 
-    def map_window(self, window: Any, source: Source, position: int, count: int) -> None:
+    def map_window(self, window: Any, source: SentFile, position: int, count: int) -> None:
         """Map a part of a file into an empty window. Raises OSError as mmap(2)."""
         checked(lib.seg_map_window(window, source.fd, position, count), source)
 
@@ -146,6 +146,6 @@ class Sending:
         """Unmap what a window has, if it has anything. Raises OSError as munmap(2)."""
         checked(lib.seg_unmap_window(window), None)
 
-    def write_window(self, sink: int, window: Any, source: Source, position: int, count: int) -> int:
+    def write_window(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
         """Call write(2) from a window; returns the bytes written."""
         return sent(lib.seg_write_window(sink, window, position, count), source, errno.EFAULT)

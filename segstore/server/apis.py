@@ -100,7 +100,7 @@ _BY_KEY = {int(api): api for api in Api}
 _HEADER, _SHORT = struct.Struct(">hhi"), struct.Struct(">h")
 
 
-class Header(NamedTuple):
+class RequestHeader(NamedTuple):
     """What every request begins with; `body_at` is the position of its body."""
 
     api: Api
@@ -130,7 +130,7 @@ def _is_flexible(api: Api, version: int) -> bool:
     return version in message(f"{api.message}Request").flexible
 
 
-def read_header(data: memoryview) -> Header:
+def read_header(data: memoryview) -> RequestHeader:
     """Read a request's header; `data` is the request without its size.
 
     Raises InvalidRequestError, UnsupportedVersionError for an api key that is not Kafka's or not served.
@@ -145,8 +145,8 @@ def read_header(data: memoryview) -> Header:
         raise UnsupportedVersionError(f"api key {key} is not served")
     low, high = served(api)
     if not low <= version <= high:
-        return Header(api, version, correlation_id, None, -1)
-    return Header(api, version, correlation_id, *_client_id(data, _is_flexible(api, version)))
+        return RequestHeader(api, version, correlation_id, None, -1)
+    return RequestHeader(api, version, correlation_id, *_client_id(data, _is_flexible(api, version)))
 
 
 def _client_id(data: memoryview, flexible: bool) -> tuple[str | None, int]:
@@ -164,7 +164,7 @@ def _client_id(data: memoryview, flexible: bool) -> tuple[str | None, int]:
     return client_id, at
 
 
-def read_body(header: Header, data: memoryview) -> Any:
+def read_body(header: RequestHeader, data: memoryview) -> Any:
     """Read a request's body. Raises InvalidRequestError, UnsupportedVersionError."""
     return decode(_REQUESTS[header.api], header.version, data[header.body_at :])
 

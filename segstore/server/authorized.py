@@ -9,7 +9,7 @@ from enum import IntEnum
 NOT_ASKED = -(1 << 31)
 
 
-class Operation(IntEnum):
+class AclOperation(IntEnum):
     """Kafka's operations of ACLs, by their codes."""
 
     ALL = 2
@@ -25,15 +25,15 @@ class Operation(IntEnum):
     IDEMPOTENT_WRITE = 12
 
 
-ALL = Operation.ALL
+ALL = AclOperation.ALL
 
 
-def bits(*operations: Operation) -> int:
+def bits(*operations: AclOperation) -> int:
     """Return operations as the wire has them together."""
     return sum(1 << operation for operation in operations)
 
 
-_O = Operation
+_O = AclOperation
 ON_TOPICS = bits(
     *(_O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)
 )

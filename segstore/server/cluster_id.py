@@ -16,7 +16,7 @@ from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.replication.metadata.properties import read_properties
 from segstore.server.replicated import replicated
-from segstore.storage.context import Context, os_errors
+from segstore.storage.context import StoreContext, os_errors
 from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.storage.store.store import Store
 
@@ -33,8 +33,8 @@ def cluster_id_of(store: Store) -> str:
     that is open for reading, or has no room left, is known by its absolute path.
     """
     if (of_many := replicated(store)) is not None:
-        return of_many._replicated.cluster_id
-    context = store._context
+        return of_many.replicated.cluster_id
+    context = store.context
     context.check_open()
     with os_errors(), _making:
         with suppress(CorruptCheckpointError):
@@ -44,7 +44,7 @@ def cluster_id_of(store: Store) -> str:
         return CLUSTER_ID.read(context.files, context.root) or _made(context)
 
 
-def _made(context: Context) -> str:
+def _made(context: StoreContext) -> str:
     if context.writable:
         cluster_id = names.new_topic_id()
         try:

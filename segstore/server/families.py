@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 from segstore.protocol.error_codes import Code
-from segstore.storage.store.stats import Family, Metric, Sample
+from segstore.storage.store.stats import Family, Metric, MetricSample
 
 from .apis import Api
 from .network.request_metrics import BOUNDS, ApiMetrics, Counted
@@ -122,12 +122,14 @@ def families(listeners: Sequence[Counted]) -> list[Family]:
     found.append((_DURATION, ("request", "le"), [s for api, of in by_api for s in _durations(api, of)]))
     found.append((_ERRORS, ("request", "error"), [s for api, of in by_api for s in _errors(api, of)]))
     for metric, value_of in _OF_LISTENERS:
-        samples = [Sample((each.metrics.listener,), value_of(each)) for each in listeners]
+        samples = [MetricSample((each.metrics.listener,), value_of(each)) for each in listeners]
         found.append((metric, ("listener",), samples))
     ends = [(each.metrics.listener, each.certificate_end) for each in listeners]
-    found.append((_CERTIFICATE, ("listener",), [Sample((n,), end) for n, end in ends if end is not None]))
+    found.append(
+        (_CERTIFICATE, ("listener",), [MetricSample((n,), end) for n, end in ends if end is not None])
+    )
     began = min((each.metrics.since for each in listeners), default=time.monotonic())
-    found.append((_UPTIME, (), [Sample((), time.monotonic() - began)]))
+    found.append((_UPTIME, (), [MetricSample((), time.monotonic() - began)]))
     return found
 
 
@@ -135,30 +137,31 @@ Rows = Sequence[tuple[Api, Sequence[ApiMetrics]]]
 
 
 def _of_apis(metric: Metric, value: Callable[[ApiMetrics], float], by_api: Rows) -> Family:
-    return metric, ("request",), [Sample((api.message,), sum(map(value, of))) for api, of in by_api]
+    return metric, ("request",), [MetricSample((api.message,), sum(map(value, of))) for api, of in by_api]
 
 
-def _durations(api: Api, rows: Iterable[ApiMetrics]) -> list[Sample]:
+def _durations(api: Api, rows: Iterable[ApiMetrics]) -> list[MetricSample]:
     """Return the samples of a histogram, as Prometheus names and orders these."""
     rows = list(rows)
     counts = [*accumulate(map(sum, zip(*(row.times for row in rows), strict=True)))]
     bounds = [*map(repr, BOUNDS), "+Inf"]
     found = [
-        Sample((api.message, bound), count, "_bucket") for bound, count in zip(bounds, counts, strict=True)
+        MetricSample((api.message, bound), count, "_bucket")
+        for bound, count in zip(bounds, counts, strict=True)
     ]
     total = sum(row.counts.seconds for row in rows)
     return [
         *found,
-        Sample((api.message,), counts[-1], "_count"),
-        Sample((api.message,), total, "_sum"),
+        MetricSample((api.message,), counts[-1], "_count"),
+        MetricSample((api.message,), total, "_sum"),
     ]
 
 
-def _errors(api: Api, rows: Iterable[ApiMetrics]) -> list[Sample]:
+def _errors(api: Api, rows: Iterable[ApiMetrics]) -> list[MetricSample]:
     counts: Counter[int] = Counter()
     for row in rows:
         counts.update(row.errors.copy())
-    return [Sample((api.message, _name(code)), count) for code, count in sorted(counts.items())]
+    return [MetricSample((api.message, _name(code)), count) for code, count in sorted(counts.items())]
 
 
 def _name(code: int) -> str:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from segstore.storage.store.store import Store
 
 from .apis import Api
-from .authorized import Operation
-from .security.allow_list import CLUSTER_NAME, Resource
+from .authorized import AclOperation
+from .security.allow_list import CLUSTER_NAME, ResourceType
 from .security.authorizer import Authorizer
 from .settings import ServerConfig
 
@@ -25,7 +25,7 @@ class Timer(Protocol):
         """Do not call; a second time does nothing."""
 
 
-class Watch(Protocol):
+class LoopWatch(Protocol):
     """A thread that sleeps for the loop until there is news, and only while it is asked to."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
@@ -34,7 +34,7 @@ class Watch(Protocol):
         """
 
 
-class Loop(Protocol):
+class NodeLoop(Protocol):
     """The thread that owns all connections. Only `soon` may be called in other threads."""
 
     def later(self, seconds: float, call: Callable[[], object]) -> Timer:
@@ -56,7 +56,7 @@ class Loop(Protocol):
         handled.
         """
 
-    def watch(self, wake: Callable[[], object], then: Callable[[], object]) -> Watch:
+    def watch(self, wake: Callable[[], object], then: Callable[[], object]) -> LoopWatch:
         """Return a watch: `then` is called in the loop's thread after each sleep, and `wake`, in any thread,
         lets a sleep return early.
         """
@@ -81,7 +81,7 @@ class Node:
         self,
         store: Store,
         config: ServerConfig,
-        loop: Loop,
+        loop: NodeLoop,
         endpoint: Endpoint,
         cluster_id: str,
         apis: Collection[Api],
@@ -93,7 +93,7 @@ class Node:
         self._parts: dict[Callable[[Node], Any], Any] = {}
 
     def allows(
-        self, principal: str, operation: Operation, resource: Resource, name: str = CLUSTER_NAME
+        self, principal: str, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME
     ) -> bool:
         """Return whether a client may do something now: the authorizer may have changed since its request
         came.

@@ -14,18 +14,18 @@ from segstore.mutex import Mutex
 from segstore.protocol.codec import packed, structs
 from segstore.protocol.primitives import Packed
 from segstore.server.node import NODE_ID, Node
-from segstore.server.topics import Led
+from segstore.server.topics import PartitionLeader
 
 _Response = structs("MetadataResponse")
 _MOST_BYTES = 16 << 20
 """Bytes that are remembered: of 600,000 partitions."""
 
 
-class _Rows(NamedTuple):
+class _EncodedRows(NamedTuple):
     """What was encoded, and of what."""
 
     numbers: Sequence[int]
-    leaders: list[Led]
+    leaders: list[PartitionLeader]
     packed: Packed
     size: int
 
@@ -34,7 +34,7 @@ class PartitionRows:
     """The rows of one server's topics, by name and version."""
 
     def __init__(self, _node: Node) -> None:
-        self._held: dict[tuple[str, int], _Rows] = {}
+        self._held: dict[tuple[str, int], _EncodedRows] = {}
         self._size = 0
         self._lock = Mutex()
 
@@ -43,7 +43,7 @@ class PartitionRows:
         rows = self._held.get((topic, version))
         return rows is not None and rows.numbers == numbers
 
-    def of(self, topic: str, version: int, numbers: Sequence[int], leaders: list[Led]) -> Packed:
+    def of(self, topic: str, version: int, numbers: Sequence[int], leaders: list[PartitionLeader]) -> Packed:
         """Return the rows of a topic's partitions, of which each has a leader in `leaders`."""
         rows = self._held.get((topic, version))
         if rows is not None and rows.numbers == numbers and rows.leaders == leaders:
@@ -51,10 +51,10 @@ class PartitionRows:
         kind = _Response.MetadataResponsePartition
         made = [partition(kind, *each) for each in zip(numbers, leaders, strict=True)]
         array = packed("MetadataResponse", version, made)
-        self._keep((topic, version), _Rows(numbers, leaders, array, len(array.of(version))))
+        self._keep((topic, version), _EncodedRows(numbers, leaders, array, len(array.of(version))))
         return array
 
-    def _keep(self, key: tuple[str, int], rows: _Rows) -> None:
+    def _keep(self, key: tuple[str, int], rows: _EncodedRows) -> None:
         with self._lock:
             if self._size + rows.size > _MOST_BYTES:
                 self._held.clear()
@@ -64,7 +64,7 @@ class PartitionRows:
             self._held[key] = rows
 
 
-def partition(kind: Any, number: int, led: Led) -> Any:
+def partition(kind: Any, number: int, led: PartitionLeader) -> Any:
     """Return a partition as Metadata and DescribeTopicPartitions tell it: its one replica is on this node, in
     sync if it leads.
     """

@@ -55,7 +55,7 @@ class Repeat(Protocol):
     that sends one batch after the other to one partition, or of a consumer that fetches them.
     """
 
-    row: Row
+    row: ApiCounts
     """Where its requests are counted."""
 
     def __call__(self, frame: memoryview) -> Response | Later | None:
@@ -69,7 +69,7 @@ class Repeat(Protocol):
         """Receives a request, and answers it, where one call of C may do both; None where none does."""
 
 
-class Row(Protocol):
+class ApiCounts(Protocol):
     """Counts of the requests of one API."""
 
     counts: Any
@@ -111,7 +111,7 @@ class Channel(Protocol):
     def answered(self, size: int) -> None:
         """Note that the socket has the response to the request that is under way, of `size` bytes."""
 
-    def row(self, api: Api) -> Row:
+    def row(self, api: Api) -> ApiCounts:
         """Return where requests of an API are counted."""
 
     def mute(self, milliseconds: int) -> None:

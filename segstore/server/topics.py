@@ -26,7 +26,7 @@ _EPOCHS_AT_HAND = 1024
 _Key = tuple[str, int]
 
 
-class Led(NamedTuple):
+class PartitionLeader(NamedTuple):
     """Who leads a partition: a node's id, -1 for nobody; the leader epoch, -1 where it is not known."""
 
     leader_id: int
@@ -34,7 +34,7 @@ class Led(NamedTuple):
     error: Code = Code.NONE
 
 
-NOBODY = Led(-1, _UNKNOWN_EPOCH, Code.LEADER_NOT_AVAILABLE)
+NOBODY = PartitionLeader(-1, _UNKNOWN_EPOCH, Code.LEADER_NOT_AVAILABLE)
 
 
 def shown(store: Store) -> dict[str, TopicInfo]:
@@ -71,7 +71,7 @@ class Leaders:
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
-        self._failed, side = frozenset(failed), store._side
+        self._failed, side = frozenset(failed), store.engine
         self._replicated = replicated(store)
         self._writer = side if isinstance(side, StoreWriter) else None
         self._open: dict[str, tuple[Sequence[int], list[int]]] = {}
@@ -94,7 +94,7 @@ class Leaders:
                 self._open[info.name] = info.partition_ids, epochs
         return found
 
-    def of(self, topic: str, numbers: Sequence[int]) -> list[Led]:
+    def of(self, topic: str, numbers: Sequence[int]) -> list[PartitionLeader]:
         """Return who leads each of these partitions; a topic that was deleted meanwhile has no leaders."""
         try:
             led = self._of(topic, numbers)
@@ -105,7 +105,7 @@ class Leaders:
             return [NOBODY if (topic, number) in self._failed else each for number, each in pairs]
         return led
 
-    def _of(self, topic: str, numbers: Sequence[int]) -> list[Led]:
+    def _of(self, topic: str, numbers: Sequence[int]) -> list[PartitionLeader]:
         if self._replicated is not None:
             found = self._replicated.leaders(topic, numbers)
             return [_led(epoch) if leader >= 0 else NOBODY for leader, epoch in found]
@@ -121,8 +121,8 @@ class Leaders:
 
 
 @lru_cache(_EPOCHS_AT_HAND)
-def _led(epoch: int) -> Led:
-    return Led(NODE_ID, epoch)
+def _led(epoch: int) -> PartitionLeader:
+    return PartitionLeader(NODE_ID, epoch)
 
 
 def open_logs(store: Store, keys: Iterable[_Key]) -> set[_Key]:

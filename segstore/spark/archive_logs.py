@@ -14,9 +14,9 @@ from segstore.archiving.archived_log import ArchivedLog
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError, CorruptRecordError, DataLossError
 from segstore.records import Records
-from segstore.replication.observed_log import Position
+from segstore.replication.observed_log import OffsetAndEpoch
 from segstore.spark.archive_place import ArchivePlace
-from segstore.spark.logs import Log, PlainLogs, ReplicatedLogs, Source, There, agreed_with
+from segstore.spark.logs import LogSource, PlainLogs, PlannedLog, ReplicatedLogs, There, agreed_with
 from segstore.spark.options import SourceOptions
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class ArchiveAlone:
         """See `ArchivedLogs.log`."""
         return self._logs.log(*partition)
 
-    def ask(self, partition: TopicPartition, question: Callable[[Log], T]) -> T:
+    def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
         """Return what a partition's log answers. Raises UnknownTopicOrPartitionError, ArchiveError."""
         return question(self.log(partition))
 
@@ -64,15 +64,15 @@ class ArchiveAlone:
         """Do nothing: what is archived is shown."""
 
     def end(
-        self, partition: TopicPartition, end_of: Callable[[Log], int], start: Position | None
-    ) -> Position:
+        self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
+    ) -> OffsetAndEpoch:
         """Return where a partition ends, by `end_of`. Leader epochs are not looked up."""
-        return Position(self.ask(partition, end_of))
+        return OffsetAndEpoch(self.ask(partition, end_of))
 
-    def there(self, partition: TopicPartition, start: Position | None, end: Position) -> There:
+    def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
         """Return what there is of a micro-batch. Errors as `ask`."""
         log = self.log(partition)
-        known = [agreed_with(log, log, at) for at in (start or Position(0), end)]
+        known = [agreed_with(log, log, at) for at in (start or OffsetAndEpoch(0), end)]
         return There(log.start_offset, log.log_end_offset, *known)
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
@@ -95,7 +95,7 @@ class ArchiveAlone:
         except CorruptRecordError:
             return offset  # the task that reads this batch reports it
 
-    def sources(self, partition: TopicPartition, start: int, end: int) -> list[Source]:
+    def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
         """Return from where a range of offsets is read: objects, named in the part of the contents that its
         task needs.
         """
@@ -103,13 +103,13 @@ class ArchiveAlone:
         contents = log.contents.part(start, end)
         if self._committed:
             contents = replace(contents, stable=log.last_stable_offset)
-        return [Source(start, end, contents)]
+        return [LogSource(start, end, contents)]
 
 
 class LayeredLog:
     """A partition's log whose beginning is in an archive: below `seam`, the store's log start offset."""
 
-    def __init__(self, live: Log, archived: ArchivedLog | None) -> None:
+    def __init__(self, live: PlannedLog, archived: ArchivedLog | None) -> None:
         self._live, self._archived = live, archived
         self.seam = live.start_offset
 
@@ -178,7 +178,7 @@ class ArchiveBelow:
         """Raise UnknownTopicOrPartitionError unless the store has such a partition."""
         self._live.check(topic, partition)
 
-    def ask(self, partition: TopicPartition, question: Callable[[Log], T]) -> T:
+    def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
         """Return what a partition's log answers. Raises UnknownTopicOrPartitionError, StoreClosedError,
         ConfigError, ArchiveError.
         """
@@ -190,12 +190,12 @@ class ArchiveBelow:
         self._live.await_shown(partitions)
 
     def end(
-        self, partition: TopicPartition, end_of: Callable[[Log], int], start: Position | None
-    ) -> Position:
+        self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
+    ) -> OffsetAndEpoch:
         """See `PlainLogs.end`."""
         return self._live.end(partition, end_of, start)
 
-    def there(self, partition: TopicPartition, start: Position | None, end: Position) -> There:
+    def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
         """Return what there is of a micro-batch, by the leader epochs of the archive below the seam, and of
         the store above it. Errors as `ask`.
         """
@@ -203,7 +203,7 @@ class ArchiveBelow:
         archived = self._archived(partition)
         if archived is None or archived.start_offset >= above.first:
             return above
-        begin = start or Position(0)
+        begin = start or OffsetAndEpoch(0)
         known = [
             agreed_with(archived, archived, at) if at.offset < above.first else agreed
             for at, agreed in ((begin, above.start), (end, above.end))
@@ -227,18 +227,18 @@ class ArchiveBelow:
             return self._below.edge(partition, offset)
         return self._live.edge(partition, offset)
 
-    def sources(self, partition: TopicPartition, start: int, end: int) -> list[Source]:
+    def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
         """Return from where a range of offsets is read: the archive up to the store's log start offset, then
         the store. What neither has is left out. Raises DataLossError if the two are not one log.
         """
         seam = self._live.ask(partition, lambda log: log.start_offset)
         archived = self._archived(partition)
         if archived is None or start >= seam:
-            return [Source(start, end)]
+            return [LogSource(start, end)]
         self._check_joined(partition, archived)
         last = min(end, seam, self._below.visible(partition))
         found = self._below.sources(partition, start, last) if start < last else []
-        return [*found, Source(seam, end)] if seam < end else found
+        return [*found, LogSource(seam, end)] if seam < end else found
 
     def _archived(self, partition: TopicPartition) -> ArchivedLog | None:
         """Return the log in the archive, None if it has none yet. Raises ConfigError for another topic's."""

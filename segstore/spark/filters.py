@@ -36,7 +36,7 @@ _TESTS: dict[type, Callable[[Any, Any], bool]] = {
 
 
 @dataclass(frozen=True)
-class Bounds:
+class NumberRange:
     """A range of numbers from `low` on, below `high`."""
 
     low: int = _LEAST
@@ -46,8 +46,8 @@ class Bounds:
     def limited(self) -> bool:
         return self.low > _LEAST or self.high < _MOST
 
-    def within(self, low: int, high: int) -> Bounds:
-        return Bounds(max(self.low, low), min(self.high, high))
+    def within(self, low: int, high: int) -> NumberRange:
+        return NumberRange(max(self.low, low), min(self.high, high))
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Pushed:
     """What filters leave to read: partitions that pass all `tests`, offsets and times (ms) within bounds."""
 
     tests: tuple[spark.Filter, ...] = ()
-    offsets: Bounds = field(default_factory=Bounds)
-    times: Bounds = field(default_factory=Bounds)
+    offsets: NumberRange = field(default_factory=NumberRange)
+    times: NumberRange = field(default_factory=NumberRange)
     nothing: bool = False
 
     def wants(self, topic: str, partition: int) -> bool:

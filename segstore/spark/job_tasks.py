@@ -25,10 +25,10 @@ from segstore.errors import InvalidTypeError
 from segstore.spark.archive_place import is_archive, is_archive_uri
 from segstore.spark.columns import arrow_schema, ddl
 from segstore.spark.options import parse_options, store_paths
-from segstore.spark.sink_store import COLUMNS, PASSED_OVER, Sink, parse_sink_options
-from segstore.spark.slices import Slice, SliceReader
+from segstore.spark.sink_store import COLUMNS, PASSED_OVER, StagingSink, parse_sink_options
+from segstore.spark.slices import OffsetSlice, SliceReader
 from segstore.spark.source import BatchReader, slice_reader
-from segstore.storage.check.by_segment import Checked, Part, check_part, check_rest, parts
+from segstore.storage.check.by_segment import Checked, SegmentToCheck, check_part, check_rest, parts
 from segstore.storage.check.check import Finding
 
 if TYPE_CHECKING:
@@ -151,12 +151,12 @@ class Work:
 
     reader: SliceReader
     function: Callable[[pa.RecordBatch], Any]
-    sink: Sink
+    sink: StagingSink
 
-    def __call__(self, part: Slice) -> Staged | None:
+    def __call__(self, part: OffsetSlice) -> Staged | None:
         return self.sink.stage(self._made(part))
 
-    def _made(self, part: Slice) -> Iterator[pa.RecordBatch]:
+    def _made(self, part: OffsetSlice) -> Iterator[pa.RecordBatch]:
         for batch in self.reader.read(part):
             made = self.function(batch)
             if made is not None:
@@ -179,11 +179,11 @@ def reprocess(
     said = {"path": held["path"], "topic": target, **({} if job_id is None else {"jobId": job_id})}
     said |= {name: value for name, value in held.items() if name.lower() in ("witness", "failondataloss")}
     written = parse_sink_options(said, streaming=False)
-    sink = Sink.of(written)
+    sink = StagingSink.of(written)
     sink.check(["key", "value"])
     asked = parse_options(held)
     plan = BatchReader(asked, arrow_schema(StructType.fromDDL(ddl(True))))
-    slices = [part for part in plan.partitions() if isinstance(part, Slice)]
+    slices = [part for part in plan.partitions() if isinstance(part, OffsetSlice)]
     staged = run(spark, slices, Work(slice_reader(asked, plan.columns), function, sink))
     job = written.job_id or str(uuid.uuid4())
     return sink.seal(f"spark-job/{job}", [each for each in staged if each is not None])
@@ -267,5 +267,5 @@ def _verify_bundle(each: tuple[RemoteFiles, list[NamedObject]]) -> list[Finding]
     return verify_objects(*each)
 
 
-def _check_all(bundle: list[Part]) -> list[Checked]:
+def _check_all(bundle: list[SegmentToCheck]) -> list[Checked]:
     return [checked for checked in map(check_part, bundle) if checked is not None]

@@ -20,7 +20,7 @@ from segstore.errors import (
     StorageError,
 )
 from segstore.records import Records
-from segstore.replication.observed_log import UNREADABLE, ObservedLog, Position
+from segstore.replication.observed_log import UNREADABLE, ObservedLog, OffsetAndEpoch
 from segstore.storage.store import store as storage
 from segstore.storage.store.store import Store
 
@@ -34,7 +34,7 @@ PATIENCE = 20.0
 _PAUSE = 0.05
 
 
-class Log(Protocol):
+class PlannedLog(Protocol):
     """A partition's log, as a plan asks for it; see `PartitionLog`."""
 
     @property
@@ -59,10 +59,10 @@ class Observed(Protocol):
     @property
     def log_end_offset(self) -> int: ...
 
-    def agreed(self, position: Position) -> int: ...
+    def agreed(self, position: OffsetAndEpoch) -> int: ...
 
 
-class Source(NamedTuple):
+class LogSource(NamedTuple):
     """Offsets from `start` on, below `end`, and the contents of the archive that they are read from; None:
     they are read from the store.
     """
@@ -93,7 +93,7 @@ def open_store(path: str) -> Store:
         ) from error
 
 
-def batch_edge(log: Log, offset: int) -> int:
+def batch_edge(log: PlannedLog, offset: int) -> int:
     """Return the base offset of the batch that has an offset; the offset itself if no batch has it."""
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
@@ -102,7 +102,7 @@ def batch_edge(log: Log, offset: int) -> int:
     return min(int(headers["base_offset"][0]), offset) if len(headers) else offset
 
 
-def await_shown(log: Log, end: int) -> None:
+def await_shown(log: PlannedLog, end: int) -> None:
     """Wait until a log shows all below `end`, where it has that: the high watermark of a replica is older
     behind a kill of its writer than what it has shown (R38; Kafka: KIP-207). What it has not is not waited
     for. Raises OffsetNotAvailableError after PATIENCE seconds: nothing is lost.
@@ -144,11 +144,11 @@ class PlainLogs:
         """Return the id of a topic that can be read, "" for one of an old broker."""
         return self._store.topics()[topic].topic_id
 
-    def ask(self, partition: TopicPartition, question: Callable[[Log], T]) -> T:
+    def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
         """Return what a partition's log answers. Raises UnknownTopicOrPartitionError, StoreClosedError."""
         return question(self._store.partition(*partition))
 
-    def agreed(self, partition: TopicPartition, at: Position) -> int:
+    def agreed(self, partition: TopicPartition, at: OffsetAndEpoch) -> int:
         """See `agreed_with`. Errors as `ask`."""
         observed = ObservedLog(self._store, *partition)
         return self.ask(partition, lambda log: agreed_with(log, observed, at))
@@ -157,25 +157,25 @@ class PlainLogs:
         """Do nothing: see `ReplicatedLogs`."""
 
     def end(
-        self, partition: TopicPartition, end_of: Callable[[Log], int], start: Position | None
-    ) -> Position:
+        self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
+    ) -> OffsetAndEpoch:
         """Return where a partition ends, by `end_of`, but at `start` where a replica does not show yet what
         lies below: after a kill of the writer its high watermark is older than what it showed. Leader epochs
         are not looked up.
         """
         begin = 0 if start is None else start.offset
         end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))
-        return Position(begin if end < begin <= there else end)
+        return OffsetAndEpoch(begin if end < begin <= there else end)
 
-    def there(self, partition: TopicPartition, start: Position | None, end: Position) -> There:
+    def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
         """Return what there is of a micro-batch; wait for what a replica shows again (`await_shown`). Errors
         as `ask`, and OffsetNotAvailableError.
         """
 
-        def asked(log: Log) -> There:
+        def asked(log: PlannedLog) -> There:
             await_shown(log, end.offset)
             observed = ObservedLog(self._store, *partition)
-            known = [agreed_with(log, observed, at) for at in (start or Position(0), end)]
+            known = [agreed_with(log, observed, at) for at in (start or OffsetAndEpoch(0), end)]
             return There(log.start_offset, log.end_offset, *known)
 
         return self.ask(partition, asked)
@@ -197,12 +197,12 @@ class PlainLogs:
         """See `batch_edge`. Errors as `ask`."""
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
-    def sources(self, partition: TopicPartition, start: int, end: int) -> list[Source]:
+    def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
         """Return from where a range of offsets is read: the store."""
-        return [Source(start, end)]
+        return [LogSource(start, end)]
 
 
-def agreed_with(log: Log, observed: Observed, at: Position) -> int:
+def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
     """Return the offset up to which a log has the records of the log that a position was taken from, -1 if
     that is not known but the log is another one: it was restored from an older copy and went on (KIP-320).
 
@@ -223,7 +223,7 @@ def agreed_with(log: Log, observed: Observed, at: Position) -> int:
     return at.offset if lacks_epoch or held == at.epoch else agreed
 
 
-def _held_epoch(log: Log, offset: int) -> int | None:
+def _held_epoch(log: PlannedLog, offset: int) -> int | None:
     """Return the leader epoch of the batch with an offset; None if there is no such batch, or damage."""
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
@@ -264,7 +264,10 @@ class ReplicatedLogs:
         self._reader.state(topic, partition)
 
     def ask(
-        self, partition: TopicPartition, question: Callable[[ObservedLog], T], holding: Position | None = None
+        self,
+        partition: TopicPartition,
+        question: Callable[[ObservedLog], T],
+        holding: OffsetAndEpoch | None = None,
     ) -> T:
         """See `ReplicatedReader.ask`."""
         return self._reader.ask(*partition, question, holding)
@@ -274,13 +277,13 @@ class ReplicatedLogs:
         self._reader.await_shown(partitions)
 
     def end(
-        self, partition: TopicPartition, end_of: Callable[[Log], int], start: Position | None
-    ) -> Position:
+        self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
+    ) -> OffsetAndEpoch:
         """Return where a partition ends, by `end_of`. That is `start`, up to which was read before, as
         long as a new leader has what is below it, and does not show it yet (R38).
         """
 
-        def asked(log: ObservedLog) -> Position:
+        def asked(log: ObservedLog) -> OffsetAndEpoch:
             end = end_of(log)
             if start is not None and ((end, epoch) == start or (end <= start.offset and log.holds(start))):
                 return start
@@ -289,11 +292,11 @@ class ReplicatedLogs:
         epoch = self._reader.state(*partition).leader_epoch
         return self.ask(partition, asked, start)
 
-    def there(self, partition: TopicPartition, start: Position | None, end: Position) -> There:
+    def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
         """Return what there is of a micro-batch. What is below its end was shown, also where the replica that
         leads now does not show it yet. Errors as `ask`.
         """
-        begin = start or Position(0)
+        begin = start or OffsetAndEpoch(0)
 
         def asked(log: ObservedLog) -> There:
             known = [at.offset if at.epoch < 0 else log.agreed(at) for at in (begin, end)]
@@ -303,7 +306,7 @@ class ReplicatedLogs:
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
         """Return the leader epoch of the record before an offset, -1 where it is not known."""
-        return self.ask(partition, lambda log: log.position(offset).epoch, Position(offset))
+        return self.ask(partition, lambda log: log.position(offset).epoch, OffsetAndEpoch(offset))
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
         """See `ReplicatedReader.places`."""
@@ -313,6 +316,6 @@ class ReplicatedLogs:
         """See `batch_edge`. Errors as `ask`."""
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
-    def sources(self, partition: TopicPartition, start: int, end: int) -> list[Source]:
+    def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
         """Return from where a range of offsets is read: the store."""
-        return [Source(start, end)]
+        return [LogSource(start, end)]

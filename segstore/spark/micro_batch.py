@@ -7,15 +7,15 @@ On disk: only reads. Threads: one, that which plans.
 from __future__ import annotations
 
 from segstore.coordinator.structs import TopicPartition
-from segstore.replication.observed_log import GONE, Position
+from segstore.replication.observed_log import GONE, OffsetAndEpoch
 from segstore.spark.logs import There
 from segstore.spark.offsets import names
-from segstore.spark.plan import Lookup, Range, taken_back
+from segstore.spark.plan import Lookup, PlannedRange, taken_back
 
 
 def range_of(
-    lookup: Lookup, partition: TopicPartition, start: Position | None, end: Position
-) -> tuple[Range, Position | None] | None:
+    lookup: Lookup, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch
+) -> tuple[PlannedRange, OffsetAndEpoch | None] | None:
     """Return the offsets to read, and the position of their end where the log has it as the plan said; None
     where the partition is gone. A new partition, without a `start`, is read from its first record.
 
@@ -38,7 +38,7 @@ def range_of(
         _check_there(lookup, partition, there, begin, end.offset)
     # If the logs part before the end, the next micro-batch goes on there: no record comes twice.
     stop = max(begin, there.end) if 0 <= there.end < end.offset else end.offset
-    found = Range(partition, max(begin, there.first), min(stop, there.last))
+    found = PlannedRange(partition, max(begin, there.first), min(stop, there.last))
     return found, end if found.end == end.offset and there.end == end.offset else None
 
 

@@ -65,7 +65,7 @@ ISOLATION = ("read_uncommitted", "read_committed")
 DELAY_MS = 15 * 60_000
 
 
-class Subscription(NamedTuple):
+class TopicSelection(NamedTuple):
     """The partitions of a read, given by topic names, by a pattern of topic names, or one by one."""
 
     option: str
@@ -83,7 +83,7 @@ class SourceOptions:
     paths: tuple[str, ...]
     archive: ArchivePlace | None
     witness: str | None
-    subscription: Subscription
+    subscription: TopicSelection
     starting: OffsetSpec | None
     ending: OffsetSpec | None
     or_latest: bool
@@ -277,7 +277,7 @@ def _given_path(options: Mapping[str, str]) -> str:
     return re.sub(r"^file:(//)?(?=/)", "", options.get("path", ""))
 
 
-def _subscription(options: Mapping[str, str]) -> Subscription:
+def _subscription(options: Mapping[str, str]) -> TopicSelection:
     given = [name for name in SUBSCRIPTIONS if _get(options, name) is not None]
     if len(given) != 1:
         what = f"{' and '.join(given)} exclude each other" if given else "nothing says which topics to read"
@@ -285,14 +285,14 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     name = given[0]
     text = _get(options, name) or ""
     if name == "subscribe":
-        return Subscription(name, topics=topics(name, text))
+        return TopicSelection(name, topics=topics(name, text))
     if name == "assign":
-        return Subscription(name, partitions=assigned(name, text))
+        return TopicSelection(name, partitions=assigned(name, text))
     try:
         re.compile(text)
     except re.error as error:
         raise ConfigError(f"option {name}={text!r}: no regular expression: {error}") from None
-    return Subscription(name, pattern=text)
+    return TopicSelection(name, pattern=text)
 
 
 def _spec(options: Mapping[str, str], names: tuple[str, str, str]) -> OffsetSpec | None:

@@ -14,21 +14,21 @@ from typing import NamedTuple
 from segstore.closing import Closing
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
-from segstore.replication.observed_log import GONE, Position
+from segstore.replication.observed_log import GONE, OffsetAndEpoch
 from segstore.spark.archive_logs import open_logs
-from segstore.spark.logs import Log, Source
+from segstore.spark.logs import LogSource, PlannedLog
 from segstore.spark.offsets import EARLIEST, LATEST, Offsets, OffsetSpec, names
 from segstore.spark.options import SourceOptions
 from segstore.storage.meta.topic_info import INTERNAL
 
 log = logging.getLogger("segstore.spark")
 
-Positions = dict[TopicPartition, Position]
-Edge = Callable[["Range", int], int]
+Positions = dict[TopicPartition, OffsetAndEpoch]
+Edge = Callable[["PlannedRange", int], int]
 """(range, offset) -> the base offset of the batch that has the offset."""
 
 
-class Range(NamedTuple):
+class PlannedRange(NamedTuple):
     """Offsets of a partition, `end` exclusive."""
 
     partition: TopicPartition
@@ -40,7 +40,9 @@ class Range(NamedTuple):
         return max(self.end - self.start, 0)
 
 
-def divide(ranges: list[Range], least_parts: int | None, most_records: int | None, edge: Edge) -> list[Range]:
+def divide(
+    ranges: list[PlannedRange], least_parts: int | None, most_records: int | None, edge: Edge
+) -> list[PlannedRange]:
     """Return ranges that together are `ranges`: none of more than `most_records` offsets, about
     `least_parts` of them or more, without empty ones.
     """
@@ -52,7 +54,7 @@ def divide(ranges: list[Range], least_parts: int | None, most_records: int | Non
     return parts
 
 
-def _capped(whole: Range, most: int, edge: Edge) -> Iterator[Range]:
+def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
     """Cut a range into parts of `most` offsets; a batch larger than that is cut within, because the number
     of records was asked for.
     """
@@ -65,7 +67,7 @@ def _capped(whole: Range, most: int, edge: Edge) -> Iterator[Range]:
     yield whole._replace(start=start)
 
 
-def _evenly(whole: Range, n: int, edge: Edge) -> Iterator[Range]:
+def _evenly(whole: PlannedRange, n: int, edge: Edge) -> Iterator[PlannedRange]:
     start = whole.start
     for i in range(1, n):
         cut = edge(whole, whole.start + whole.size * i // n)
@@ -75,7 +77,7 @@ def _evenly(whole: Range, n: int, edge: Edge) -> Iterator[Range]:
     yield whole._replace(start=start)
 
 
-def _shares(parts: list[Range], least: int) -> Iterator[tuple[Range, int]]:
+def _shares(parts: list[PlannedRange], least: int) -> Iterator[tuple[PlannedRange, int]]:
     """Yield how many parts each range gets: small ranges stay whole, the others share the rest by size."""
     total = sum(each.size for each in parts)
     small = {each for each in parts if _count(each.size, total, least) == 1}
@@ -164,15 +166,15 @@ class Lookup(Closing):
         """Return offsets with their leader epochs; those of `known` are not looked up."""
         return {each: self._position(each, offset, known) for each, offset in offsets.items()}
 
-    def _position(self, partition: TopicPartition, offset: int, known: Sequence[Positions]) -> Position:
+    def _position(self, partition: TopicPartition, offset: int, known: Sequence[Positions]) -> OffsetAndEpoch:
         for some in known:
             at = some.get(partition)
             if at is not None and at.offset == offset and at.epoch >= 0:
                 return at
         try:
-            return Position(offset, self.logs.epoch(partition, offset))
+            return OffsetAndEpoch(offset, self.logs.epoch(partition, offset))
         except GONE:
-            return Position(offset)  # the micro-batch tells
+            return OffsetAndEpoch(offset)  # the micro-batch tells
 
     def _start_of(self, partition: TopicPartition) -> int:
         return self.logs.ask(partition, lambda log: log.start_offset)
@@ -180,7 +182,7 @@ class Lookup(Closing):
     def _end_of(self, partition: TopicPartition) -> int:
         return self.logs.ask(partition, self._end)
 
-    def _end(self, log: Log) -> int:
+    def _end(self, log: PlannedLog) -> int:
         """Return the end of the records that are visible at the isolation level."""
         return (
             log.end_offset if self.options.isolation_level == "read_uncommitted" else log.last_stable_offset
@@ -203,7 +205,9 @@ class Lookup(Closing):
             elif number == LATEST:
                 found[each] = self._end_of(each)
             else:
-                found[each] = self._within(spec.option, each, Position(number, spec.epochs.get(each, -1)))
+                found[each] = self._within(
+                    spec.option, each, OffsetAndEpoch(number, spec.epochs.get(each, -1))
+                )
         return found
 
     def _at_time(self, spec: OffsetSpec, partition: TopicPartition, time: int, begin: bool) -> int:
@@ -215,7 +219,7 @@ class Lookup(Closing):
             )
         return end if offset is None else min(offset, end)
 
-    def _within(self, option: str, partition: TopicPartition, at: Position) -> int:
+    def _within(self, option: str, partition: TopicPartition, at: OffsetAndEpoch) -> int:
         """Return an offset that a user gave, moved to the nearest in the log where data loss is allowed."""
         first, end = self.logs.ask(partition, lambda log: (log.start_offset, log.end_offset))
         offset = at.offset
@@ -229,7 +233,7 @@ class Lookup(Closing):
             offset = agreed if agreed >= 0 else offset
         return min(max(offset, first), self._end_of(partition))
 
-    def sources(self, part: Range) -> list[Source]:
+    def sources(self, part: PlannedRange) -> list[LogSource]:
         """Return from where a range is read. Raises DataLossError if offsets between an archive and the store
         are missing, unless failOnDataLoss is false.
         """
@@ -249,7 +253,7 @@ class Lookup(Closing):
         log.warning("%s; failOnDataLoss=false: what is left is read", what)
 
 
-def taken_back(partition: TopicPartition, at: Position, agreed: int) -> str:
+def taken_back(partition: TopicPartition, at: OffsetAndEpoch, agreed: int) -> str:
     """Return the message for a log that has other records than that which a position was taken from, from the
     offset `agreed` on, -1 if that is not known.
     """

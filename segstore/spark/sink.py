@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from segstore.errors import ConfigError, IllegalStateError
-from segstore.spark.sink_store import Sink, check_columns, parse_sink_options
+from segstore.spark.sink_store import StagingSink, check_columns, parse_sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ def writer(given: Mapping[str, str], columns: StructType, overwrite: bool) -> Ba
     if overwrite:
         raise ConfigError('mode("overwrite"): a log is only appended to; mode("append") is allowed')
     check_columns(columns, options.topic)
-    sink = Sink.of(options)
+    sink = StagingSink.of(options)
     sink.check(columns.names)
     return BatchWriter(sink, options.job_id or str(uuid.uuid4()))
 
@@ -51,13 +51,13 @@ def stream_writer(given: Mapping[str, str], columns: StructType) -> StreamWriter
     """
     options = parse_sink_options(given, streaming=True)
     check_columns(columns, options.topic)
-    sink = Sink.of(options)
+    sink = StagingSink.of(options)
     sink.check(columns.names)
     return StreamWriter(sink)
 
 
 @dataclass
-class Message(WriterCommitMessage):
+class StagedMessage(WriterCommitMessage):
     """What a task has staged, None where it had no rows; for a stream, also its query and micro-batch."""
 
     staged: Staged | None
@@ -69,18 +69,18 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     """Return what was staged in the order of the tasks, which is that of the rows; a failed task has no
     message.
     """
-    parts = (message.staged for message in messages if isinstance(message, Message))
+    parts = (message.staged for message in messages if isinstance(message, StagedMessage))
     return [staged for staged in parts if staged is not None]
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Writes a batch; rows that are written under the id `job` are written once."""
 
-    def __init__(self, sink: Sink, job: str) -> None:
+    def __init__(self, sink: StagingSink, job: str) -> None:
         self.sink, self.id = sink, f"spark-job/{job}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        return Message(self.sink.stage(iterator))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        return StagedMessage(self.sink.stage(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Seal the rows; on return all of them are in the log, durable and visible."""
@@ -95,16 +95,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
     tasks, the other one commits.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: StagingSink) -> None:
         self.sink = sink
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         query, batch = _micro_batch()
-        return Message(self.sink.stage(iterator), query, batch)
+        return StagedMessage(self.sink.stage(iterator), query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Seal the rows; on return all of them are in the log, durable and visible."""
-        queries = {(message.query, message.batch) for message in messages if isinstance(message, Message)}
+        queries = {
+            (message.query, message.batch) for message in messages if isinstance(message, StagedMessage)
+        }
         if len(queries) > 1 or any(batch != batchId for _, batch in queries):
             raise IllegalStateError(f"micro-batch {batchId} was given what tasks wrote for {sorted(queries)}")
         for query, batch in queries:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STICKY_BYTES = 1 << 20
 
 
-class Group(NamedTuple):
+class SinkRows(NamedTuple):
     """Rows for one partition, in their order."""
 
     topic: str
@@ -44,7 +44,7 @@ class Divider:
         self._find, self._topic = find, topic
         self._sticky: dict[str, int] = {}
 
-    def groups(self, rows: pa.RecordBatch) -> Iterator[Group]:
+    def groups(self, rows: pa.RecordBatch) -> Iterator[SinkRows]:
         """Yield groups of rows with the columns of a sink. Raises InvalidRecordError,
         UnknownTopicOrPartitionError.
         """
@@ -52,7 +52,7 @@ class Divider:
             info = self._find(topic)
             slots = self._slots(info, part)
             for slot, group in _sorted_apart(part, slots):
-                yield Group(topic, info.partition_ids[slot], group)
+                yield SinkRows(topic, info.partition_ids[slot], group)
 
     def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if self._topic is not None:

@@ -1,7 +1,7 @@
-"""`Sink`: the part of a sink that works on the store: tasks stage rows, the driver seals what they staged.
-Here are also the sink's options. It needs no JVM.
+"""`StagingSink`: the part of a sink that works on the store: tasks stage rows, the driver seals what they
+staged. Here are also the sink's options. It needs no JVM.
 
-On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a `Sink` is
+On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a `StagingSink` is
 immutable, and is pickled and sent to the tasks.
 """
 
@@ -52,7 +52,7 @@ GATHERED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Sink:
+class StagingSink:
     """Stages rows in the store, or directory of a replicated store, at `path`, and seals them. `topic` is
     that of SinkOptions; `directories` and `witness` are those of a replicated store, none where the process
     that has it open is to adopt; tests set `files`. `checkpoint` is that of a stream, as its option says;
@@ -69,7 +69,7 @@ class Sink:
     fail_on_data_loss: bool = True
 
     @classmethod
-    def of(cls, options: SinkOptions) -> Sink:
+    def of(cls, options: SinkOptions) -> StagingSink:
         """Return the sink, which stages in the first of the directories that takes files."""
         paths = options.paths
         path = next(filter(_takes_files, paths), paths[0]) if len(paths) > 1 else paths[0]
@@ -95,7 +95,7 @@ class Sink:
                     raise ConfigError(
                         f'option path={self.path!r}: no such store; segstore.open with mode="rw" makes it'
                     )
-                topics = Topics(files, self.path)
+                topics = SinkTopics(files, self.path)
                 if self.directories and not topics.replicated:
                     raise ConfigError(f"option path={self.path!r}: no directory of a replicated store")
                 self._check_topic(topics, columns)
@@ -105,7 +105,7 @@ class Sink:
             option = "path" if isinstance(error, StorageError) else "topic"
             raise ConfigError(f"option {option}: {error} (path={self.path!r})") from None
 
-    def _check_topic(self, topics: Topics, columns: Sequence[str]) -> None:
+    def _check_topic(self, topics: SinkTopics, columns: Sequence[str]) -> None:
         if self.topic is None:
             if not topics.names:
                 raise ConfigError(
@@ -145,7 +145,7 @@ class Sink:
         first = next(rows, None)
         if first is None:
             return None
-        divider = Divider(Topics(self.files or Files(), self.path).find, self.topic)
+        divider = Divider(SinkTopics(self.files or Files(), self.path).find, self.topic)
         with Stager(self.path, files=self.files) as stager:
             _append(stager, divider, first)
             for each in rows:
@@ -220,7 +220,7 @@ def _takes_files(path: str) -> bool:
     return True
 
 
-class Topics:
+class SinkTopics:
     """The topics of a store that is not opened, as they were at first; unknown ones are looked up again."""
 
     def __init__(self, files: Files, path: str) -> None:

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import InputPartition
 
 from segstore.errors import DataLossError, OffsetOutOfRangeError, ReplicaOfflineError
 from segstore.records import Records
-from segstore.replication.observed_log import GONE, UNREADABLE, ObservedLog, Position
+from segstore.replication.observed_log import GONE, UNREADABLE, ObservedLog, OffsetAndEpoch
 from segstore.spark.columns import batches
-from segstore.spark.filters import Bounds
+from segstore.spark.filters import NumberRange
 from segstore.spark.logs import await_shown, open_store
 from segstore.storage.store import store as storage
 
@@ -44,7 +44,7 @@ _Since = Callable[[int, int], Iterator[Records] | None]
 
 
 @dataclass
-class Slice(InputPartition):
+class OffsetSlice(InputPartition):
     """Offsets of a partition, `end` exclusive. In a replicated store `places` are the directories that are
     tried in turn, and a replica may be read that has the records below `until`.
     """
@@ -53,7 +53,7 @@ class Slice(InputPartition):
     partition: int
     start: int
     end: int
-    until: Position | None = None
+    until: OffsetAndEpoch | None = None
     places: tuple[str, ...] = ()
     archived: LogContents | None = None
     """The objects of an archive that are read, None: the store."""
@@ -72,24 +72,24 @@ class SliceReader:
     schema: pa.Schema
     isolation_level: str
     fail_on_data_loss: bool
-    times: Bounds
+    times: NumberRange
     archive: ArchivePlace | None = None
 
-    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
+    def read(self, part: OffsetSlice) -> Iterator[pa.RecordBatch]:
         """Yield the slice's rows. Raises CorruptRecordError, DataLossError, StorageError,
         ReplicaOfflineError, OffsetNotAvailableError, ArchiveError, with which the task fails.
         """
         for records in self._of(part):
             yield from batches(part.topic, part.partition, records, self.schema)
 
-    def _of(self, part: Slice) -> Iterator[Records]:
+    def _of(self, part: OffsetSlice) -> Iterator[Records]:
         if part.archived is not None:
             return self._of_archive(part, part.archived)
         return self._of_store(part) if part.until is None else self._of_replicas(part, part.until)
 
     # --- an archive ------------------------------------------------------------------------
 
-    def _of_archive(self, part: Slice, contents: LogContents) -> Iterator[Records]:
+    def _of_archive(self, part: OffsetSlice, contents: LogContents) -> Iterator[Records]:
         assert self.archive is not None
         with self.archive.log(contents) as at:
             read = partial(at.read, isolation_level=self.isolation_level, times=self._span, below=part.end)
@@ -98,7 +98,7 @@ class SliceReader:
             except GONE as error:
                 self._lost(f"{part}: {error}")
 
-    def _archived_since(self, part: Slice, topic_id: str) -> Iterator[Records] | None:
+    def _archived_since(self, part: OffsetSlice, topic_id: str) -> Iterator[Records] | None:
         """Return records that retention has removed from the store since the query was planned; None if its
         archive does not have them.
         """
@@ -114,7 +114,7 @@ class SliceReader:
 
     # --- a store in one directory ---------------------------------------------------------
 
-    def _of_store(self, part: Slice) -> Iterator[Records]:
+    def _of_store(self, part: OffsetSlice) -> Iterator[Records]:
         with open_store(self.path) as store:
             try:
                 at = store.partition(part.topic, part.partition)
@@ -133,7 +133,7 @@ class SliceReader:
 
     # --- replicas -------------------------------------------------------------------------
 
-    def _of_replicas(self, part: Slice, until: Position) -> Iterator[Records]:
+    def _of_replicas(self, part: OffsetSlice, until: OffsetAndEpoch) -> Iterator[Records]:
         """Yield the records of one replica; where its directory is lost, go on at the next one, behind what
         was yielded.
         """
@@ -161,7 +161,9 @@ class SliceReader:
                 raise ReplicaOfflineError(told)
             time.sleep(_PAUSE)  # what one of them has got it shows once it leads
 
-    def _of_replica(self, place: str, part: Slice, until: Position, start: int) -> Iterator[Records]:
+    def _of_replica(
+        self, place: str, part: OffsetSlice, until: OffsetAndEpoch, start: int
+    ) -> Iterator[Records]:
         """Yield the records that a replica has. Raises ReplicaOfflineError where it lacks some: it was looked
         at before and after, so none was read of what another leader has written in their place.
         """
@@ -181,7 +183,7 @@ class SliceReader:
         return (self.times.low, self.times.high - 1) if self.times.limited else None
 
     def _records(
-        self, read: _Read, part: Slice, offset: int, since: _Since = lambda offset, end: None
+        self, read: _Read, part: OffsetSlice, offset: int, since: _Since = lambda offset, end: None
     ) -> Iterator[Records]:
         size = FIRST_BYTES
         if self.times.limited and self.times.low >= self.times.high:

@@ -21,14 +21,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from segstore.replication.observed_log import Position
+from segstore.replication.observed_log import OffsetAndEpoch
 from segstore.spark.columns import arrow_schema, ddl
-from segstore.spark.filters import Bounds, Pushed, push
+from segstore.spark.filters import NumberRange, Pushed, push
 from segstore.spark.micro_batch import range_of
 from segstore.spark.offsets import Offsets, epochs_from_json, from_json, names, to_json
 from segstore.spark.options import SourceOptions, parse_options, settled_path
-from segstore.spark.plan import Lookup, Positions, Range, divide
-from segstore.spark.slices import Slice, SliceReader
+from segstore.spark.plan import Lookup, PlannedRange, Positions, divide
+from segstore.spark.slices import OffsetSlice, SliceReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,16 +78,18 @@ class BatchReader(DataSourceReader):
         with Lookup(self.options) as lookup:
             return list(slices(lookup, self._ranges(lookup)))
 
-    def _ranges(self, lookup: Lookup) -> list[Range]:
+    def _ranges(self, lookup: Lookup) -> list[PlannedRange]:
         every = lookup.partitions()
         begins = lookup.resolve(self.options.begin(streaming=False), every, begin=True)
         ends = lookup.resolve(self.options.end(), every, begin=False)
         wanted = [each for each in every if self.pushed.wants(*each)]
-        return [_narrowed(lookup, self.pushed, Range(each, begins[each], ends[each])) for each in wanted]
+        return [
+            _narrowed(lookup, self.pushed, PlannedRange(each, begins[each], ends[each])) for each in wanted
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Where there is nothing to read, PySpark makes a partition of its own.
-        if not isinstance(partition, Slice):
+        if not isinstance(partition, OffsetSlice):
             return iter(())
         return slice_reader(self.options, self.columns, self.pushed.times).read(partition)
 
@@ -100,19 +102,21 @@ class FilteringReader(BatchReader):
         return left
 
 
-def slice_reader(options: SourceOptions, columns: pa.Schema, times: Bounds | None = None) -> SliceReader:
+def slice_reader(options: SourceOptions, columns: pa.Schema, times: NumberRange | None = None) -> SliceReader:
     """Return how the tasks of a query read."""
     level, fail = options.isolation_level, options.fail_on_data_loss
-    return SliceReader(options.path, columns, level, fail, times or Bounds(), options.archive)
+    return SliceReader(options.path, columns, level, fail, times or NumberRange(), options.archive)
 
 
-def slices(lookup: Lookup, ranges: list[Range], known: Positions | None = None) -> Iterator[Slice]:
+def slices(
+    lookup: Lookup, ranges: list[PlannedRange], known: Positions | None = None
+) -> Iterator[OffsetSlice]:
     """Yield the tasks of a query, as many as its options want. `known` has ends of ranges with their leader
     epochs.
     """
     options = lookup.options
 
-    def edge(whole: Range, offset: int) -> int:
+    def edge(whole: PlannedRange, offset: int) -> int:
         return lookup.logs.edge(whole.partition, offset)
 
     places = {each.partition: lookup.logs.places(each.partition) for each in ranges if each.size}
@@ -121,10 +125,10 @@ def slices(lookup: Lookup, ranges: list[Range], known: Positions | None = None) 
     for part in divide(ranges, options.min_partitions, options.max_records_per_partition, edge):
         at = part.partition
         for source in lookup.sources(part):
-            yield Slice(*at, source.start, source.end, until.get(at), places[at], source.archived)
+            yield OffsetSlice(*at, source.start, source.end, until.get(at), places[at], source.archived)
 
 
-def _narrowed(lookup: Lookup, pushed: Pushed, whole: Range) -> Range:
+def _narrowed(lookup: Lookup, pushed: Pushed, whole: PlannedRange) -> PlannedRange:
     """Return what filters on offset and time leave of a range: no record before the first one that is late
     enough passes, but any later one may be too early.
     """
@@ -283,7 +287,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(slices(self._lookup, [it for it, _ in filter(None, found)], known))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Slice):
+        if not isinstance(partition, OffsetSlice):
             return iter(())
         return slice_reader(self.options, self.columns).read(partition)
 
@@ -302,7 +306,7 @@ def _to_json(positions: Positions) -> dict[str, dict[str, Any]]:
 
 def _from_json(parsed: dict[str, Any]) -> Positions:
     epochs = epochs_from_json(parsed)
-    return {each: Position(at, epochs.get(each, -1)) for each, at in from_json(parsed).items()}
+    return {each: OffsetAndEpoch(at, epochs.get(each, -1)) for each, at in from_json(parsed).items()}
 
 
 def rate_limited(begin: Offsets, latest: Offsets, most: int) -> Offsets:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from segstore import names
 from segstore.errors import BrokerError
 from segstore.following.control import Control, Followed
-from segstore.following.primary import Primary
+from segstore.following.primary import PrimaryClient
 from segstore.protocol.error_codes import Code
 from segstore.storage.meta.role import ROLE
 
@@ -24,7 +24,7 @@ class StandbyControl(Control):
 
     kind = "standby"
 
-    def __init__(self, followed: Followed, primary: Primary) -> None:
+    def __init__(self, followed: Followed, primary: PrimaryClient) -> None:
         self.broker_epoch = -1
         terms = followed.terms._replace(broker_epoch=self._epoch)
         super().__init__(followed._replace(terms=terms))

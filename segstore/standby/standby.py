@@ -22,7 +22,7 @@ from segstore.following.control import Followed
 from segstore.following.fetch_request import FetchTerms
 from segstore.following.fetched_data import UNCOMMITTED
 from segstore.following.followed_topics import FollowedTopics
-from segstore.following.primary import Primary
+from segstore.following.primary import PrimaryClient
 from segstore.following.running import Following
 from segstore.following.source_end import Lag
 from segstore.following.store import FollowingStore
@@ -34,7 +34,7 @@ from segstore.standby.control import StandbyControl
 from segstore.standby.excess import CutRecord, cut_records, read_copy
 from segstore.standby.promotion import forget_request, promote_directory, standby_role
 from segstore.standby.settings import StandbyConfig
-from segstore.standby.taking import State, begun, registered, returned, taken
+from segstore.standby.taking import StandbyDirectoryState, begun, registered, returned, taken
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.role import ROLE, STANDBY, Role
 from segstore.storage.store.lag_keeper import EVERY, LagKeeper
@@ -79,7 +79,7 @@ class Standby(Following[StandbyControl]):
         lag_time_max_ms: int,
     ) -> None:
         super().__init__(store, control)
-        self._keeper = LagKeeper(store._context, STANDBY, lag_time_max_ms)
+        self._keeper = LagKeeper(store.context, STANDBY, lag_time_max_ms)
         self._cluster, self._reopen = cluster, reopen
         self._lock, self._is_promoted = Mutex(), False
         self.promoted: Store | None = None
@@ -149,7 +149,7 @@ class Standby(Following[StandbyControl]):
         asking = Cluster(control.role.source, self._cluster.config)
         try:
             role = control.role
-            primary = Primary(asking, role.cluster_id, role.directory_id, role.mode)
+            primary = PrimaryClient(asking, role.cluster_id, role.directory_id, role.mode)
             soon = min(deadline, time.monotonic() + _ANSWERING)
             epoch = self._answered(lambda: self._fence(primary, token), soon)
             behind = control.rounds + 2  # the second of these rounds began behind the fence
@@ -166,7 +166,7 @@ class Standby(Following[StandbyControl]):
         finally:
             asking.close()
 
-    def _fence(self, primary: Primary, token: int | None) -> int:
+    def _fence(self, primary: PrimaryClient, token: int | None) -> int:
         """Fence the primary; a second time changes nothing."""
         if token is None:
             return primary.begin_epoch(self._largest_epoch() + 1)
@@ -300,8 +300,8 @@ def follow(
         with os_errors():
             role, state = taken(files, root, cluster, source, choice, mode)
             context = open_context(root, of_store, clock, files, file_mode)
-            broker_epoch = begun(context, role, cluster) if state is State.NEW else -1
-            held = None if state is State.RETURNS else STANDBY
+            broker_epoch = begun(context, role, cluster) if state is StandbyDirectoryState.NEW else -1
+            held = None if state is StandbyDirectoryState.RETURNS else STANDBY
             writer = StoreWriter(context, of_store, replicated=True, role=held)
             store = StandbyStore(context, writer)
         reopen = {"config": store_config, "clock": clock, "files": files}
@@ -317,7 +317,7 @@ def _running(
     role: Role,
     cluster: Cluster,
     choice: TopicChoice,
-    state: State,
+    state: StandbyDirectoryState,
     broker_epoch: int,
     reopen: Mapping[str, Any],
     lease: Lease | None,
@@ -328,17 +328,17 @@ def _running(
         settings = cluster.config
         assert isinstance(settings, StandbyConfig)
         forget_request(writer.context.files, writer.context.root)
-        if state is State.RETURNS:
+        if state is StandbyDirectoryState.RETURNS:
             role = replace(role, own=tuple(sorted(info.topic_id for info in writer.topics.values())))
             broker_epoch = returned(writer.context, role, cluster)
-        elif state is not State.NEW:
-            if state is State.HELD:
+        elif state is not StandbyDirectoryState.NEW:
+            if state is StandbyDirectoryState.HELD:
                 broker_epoch = registered(role, cluster)
             with writer.context.reserve:
                 ROLE.write(writer.context.files, writer.context.root, role)
         followed = FollowedTopics(writer, choice, cluster, settings, DELETE, STANDBY_ID)
         followed.own = frozenset(role.own)
-        primary = Primary(cluster, role.cluster_id, role.directory_id, role.mode)
+        primary = PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode)
         terms = FetchTerms(STANDBY_ID, UNCOMMITTED)
         source = Followed(writer.context, role, cluster, followed, choice.names, terms)
         control = StandbyControl(source, primary)

@@ -12,20 +12,20 @@ from segstore import names
 from segstore.errors import InvalidArgumentError, SegstoreError, StaleDirectoryError
 from segstore.files import Files
 from segstore.following.choice import TopicChoice
-from segstore.following.primary import Primary
+from segstore.following.primary import PrimaryClient
 from segstore.following.source_answers import check_cluster_id, largest_epoch
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.meta.directory_safety import remove_logs_begun
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.meta.role import NOT_PROMOTING, ROLE, STANDBY, Role, has_only
 from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.wire.cluster import PASSING, Cluster
-from segstore.wire.metadata import Metadata
+from segstore.wire.metadata import ClusterMetadata
 
 _NOT_REGISTERED = -1
 
 
-class State(Enum):
+class StandbyDirectoryState(Enum):
     """What a directory is that is to be a standby: new; a standby already, whose primary answers, or does not
     (ALONE); or that of an old primary.
     """
@@ -35,18 +35,18 @@ class State(Enum):
 
 def taken(
     files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
-) -> tuple[Role, State]:
+) -> tuple[Role, StandbyDirectoryState]:
     """Return the role that the directory is to have, and what it is now. Nothing is changed. Raises as
     `found_role`, `check_returns` and `Cluster.ask`; for another cluster than it was a standby of
     InvalidArgumentError.
     """
     held = found_role(files, root)
     try:
-        metadata: Metadata = cluster.metadata(None)
+        metadata: ClusterMetadata = cluster.metadata(None)
     except PASSING:
         if held is None:
             raise
-        return _role(held, held.cluster_id, source, choice, mode), State.ALONE
+        return _role(held, held.cluster_id, source, choice, mode), StandbyDirectoryState.ALONE
     check_cluster_id(metadata.cluster_id, source)
     if held is not None and held.cluster_id != metadata.cluster_id:
         raise InvalidArgumentError(
@@ -55,8 +55,10 @@ def taken(
     role = _role(held, metadata.cluster_id, source, choice, mode)
     role = replace(role, leader_epoch=max(role.leader_epoch, largest_epoch(metadata)))
     if held is not None:
-        return role, State.HELD
-    return role, State.RETURNS if check_returns(files, root, metadata, source) else State.NEW
+        return role, StandbyDirectoryState.HELD
+    return role, StandbyDirectoryState.RETURNS if check_returns(
+        files, root, metadata, source
+    ) else StandbyDirectoryState.NEW
 
 
 def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, mode: str) -> Role:
@@ -70,15 +72,15 @@ def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, 
 
 def registered(role: Role, cluster: Cluster) -> int:
     """Register a standby; return its broker epoch, -1 where the primary does not answer now: then the
-    standby's thread registers it. Raises as `Primary.register`.
+    standby's thread registers it. Raises as `PrimaryClient.register`.
     """
     try:
-        return Primary(cluster, role.cluster_id, role.directory_id, role.mode).register()
+        return PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode).register()
     except PASSING:
         return _NOT_REGISTERED
 
 
-def begun(context: Context, role: Role, cluster: Cluster) -> int:
+def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
     """Make a standby of a new directory, which nobody has open yet, and do what `registered` does; where the
     primary refuses it, nothing is left. Raises OSError, too.
     """
@@ -94,7 +96,7 @@ def begun(context: Context, role: Role, cluster: Cluster) -> int:
         raise
 
 
-def returned(context: Context, role: Role, cluster: Cluster) -> int:
+def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
     """Make a standby of the directory of an old primary, whose lock is held, and do what `registered` does;
     where the primary refuses it, the directory is what it was. Raises OSError, too.
     """
@@ -120,7 +122,7 @@ def found_role(files: Files, root: str) -> Role | None:
     return held
 
 
-def check_returns(files: Files, root: str, metadata: Metadata, source: str) -> bool:
+def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: str) -> bool:
     """Return whether a directory without a role is that of an old primary, which this cluster has passed;
     False for an empty one. Raises InvalidArgumentError for a store of its own; StaleDirectoryError where it
     is not behind the cluster; CorruptCheckpointError, OSError.

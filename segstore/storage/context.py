@@ -73,7 +73,7 @@ def os_errors() -> OsErrors:
 
 
 @dataclass
-class Context:
+class StoreContext:
     """Where the store lies, how it reaches files and time, and whether it may be used."""
 
     root: str

@@ -21,7 +21,7 @@ from segstore.errors import StorageError, StoreClosedError, UnknownTopicOrPartit
 from segstore.files import Files
 from segstore.storage.context import os_errors
 from segstore.storage.inbox.adopted_ids import within
-from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.meta.directory_safety import check_holds_store, remove_tree
 from segstore.storage.meta.offset_checkpoints import try_offsets
 from segstore.storage.meta.published_ends import Ends, slot_key
@@ -41,14 +41,14 @@ _STEP = 16 << 20
 _SMALL = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
 
 
-class Held(NamedTuple):
+class FrozenLog(NamedTuple):
     """A log as it was at one moment: open files, and the content of `.txnindex` files by base offset."""
 
     view: LogView
     aborts: dict[int, bytes]
 
 
-def hold(files: Files, view: LogView, most: int) -> Held:
+def hold(files: Files, view: LogView, most: int) -> FrozenLog:
     """Keep the first `most` files of a view open; of the others it is checked later whether they are still
     the same. Raises FileNotFoundError where a file was removed meanwhile, or compaction is swapping segments:
     the records that it merges are there twice then.
@@ -64,7 +64,7 @@ def hold(files: Files, view: LogView, most: int) -> Held:
     half = any(suffix.endswith(names.SWAP) for suffixes in found.values() for suffix in suffixes)
     if half or logs != set(view.bases):
         raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", view.segments[0].directory)
-    return Held(view, aborts)
+    return FrozenLog(view, aborts)
 
 
 class PartitionCopy:
@@ -77,11 +77,11 @@ class PartitionCopy:
     def __init__(
         self,
         files: Files,
-        source: Follower,
+        source: ReadOnlyPartition,
         ends: Ends | None,
         target: str,
         progress: Callable[[int], None],
-        held: Held | None = None,
+        held: FrozenLog | None = None,
     ) -> None:
         """With `held`, these very segments are copied, whatever files have their names by now."""
         self._files, self._source, self._target, self._progress = files, source, target, progress
@@ -235,8 +235,8 @@ def _deleted(error: StoreClosedError) -> UnknownTopicOrPartitionError:
 class _Copying:
     def __init__(self, files: Files, store: store_module.Store, target: str) -> None:
         self._files, self._store, self._target = files, store, target
-        assert isinstance(store._side, StoreReader)
-        self._side = store._side
+        assert isinstance(store.engine, StoreReader)
+        self._side = store.engine
         self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
@@ -287,7 +287,7 @@ class _Copying:
 
     def _moment(
         self, topics: Mapping[str, TopicInfo], keys: Mapping[TopicPartitionKey, int]
-    ) -> tuple[dict[int, Ends], dict[TopicPartitionKey, Held]] | None:
+    ) -> tuple[dict[int, Ends], dict[TopicPartitionKey, FrozenLog]] | None:
         """Return the ends of one moment, and the files that compacted logs had then: a later compaction
         removes records from the logs that a later record supersedes, and the copy would have neither. None
         where these keep changing.
@@ -303,8 +303,8 @@ class _Copying:
                 return ends, held
         return None
 
-    def _hold(self, some: list[TopicPartitionKey]) -> dict[TopicPartitionKey, Held] | None:
-        held, most = {}, self._store._context.pool.limit // 4
+    def _hold(self, some: list[TopicPartitionKey]) -> dict[TopicPartitionKey, FrozenLog] | None:
+        held, most = {}, self._store.context.pool.limit // 4
         for key in some:
             try:
                 held[key] = hold(self._files, self._side.partition(*key).refresh(), most)

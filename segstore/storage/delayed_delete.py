@@ -19,7 +19,7 @@ from segstore.storage.scheduler import Scheduler
 log = Logger("segstore")
 
 
-class _Waiting(NamedTuple):
+class _WaitingFiles(NamedTuple):
     """Files that are unlinked when the clock (ms) is `due`; `found`: an open has found them."""
 
     due: int
@@ -34,14 +34,14 @@ class Graveyard:
     def __init__(self, files: Files, clock: Callable[[], int], scheduler: Scheduler) -> None:
         self._files, self._clock, self._scheduler = files, clock, scheduler
         self._lock = Mutex()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_WaitingFiles] = []
 
     def put(self, paths: Sequence[str], delay_ms: int) -> None:
         """Unlink the files `delay_ms` from now. Raises OSError, where that is now."""
         if delay_ms <= 0:
             self._unlink(paths)
         elif paths:
-            self._wait(_Waiting(self._clock() + delay_ms, delay_ms, False, paths))
+            self._wait(_WaitingFiles(self._clock() + delay_ms, delay_ms, False, paths))
 
     def put_found(self, paths: Sequence[str], delay_ms: int) -> None:
         """Unlink files of a partition that is being opened, `delay_ms` after they became `.deleted`. A file
@@ -55,7 +55,7 @@ class Graveyard:
             by_due.setdefault(since + delay_ms, []).append(path)
         for due, together in by_due.items():
             if due > now or not self._is_removed(together):
-                self._wait(_Waiting(due, delay_ms, True, together))
+                self._wait(_WaitingFiles(due, delay_ms, True, together))
 
     def _is_removed(self, paths: Sequence[str]) -> bool:
         """Unlink the files; a file that can't be removed does not prevent a partition from being opened."""
@@ -66,7 +66,7 @@ class Graveyard:
             return False
         return True
 
-    def _wait(self, entry: _Waiting) -> None:
+    def _wait(self, entry: _WaitingFiles) -> None:
         with self._lock:
             self._waiting.append(entry)
         self._scheduler.after(max(0, entry.due - self._clock()) / 1000, self.clear)
@@ -89,7 +89,7 @@ class Graveyard:
             finally:
                 del failed
 
-    def _take(self, closing: bool) -> list[_Waiting]:
+    def _take(self, closing: bool) -> list[_WaitingFiles]:
         """Return the files to unlink now, oldest first."""
         with self._lock:
             now = self._clock()

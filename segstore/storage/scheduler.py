@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from segstore.logger import Logger
-from segstore.storage.told import Told
+from segstore.storage.told import ReportedFailures
 from segstore.threads import Background, others_are_gone, take
 
 log = Logger("segstore")
@@ -74,7 +74,7 @@ class Scheduler:
         """Run `task` again and again, `seconds` after it ended. A failure is logged once, until its cause
         changes or the task succeeds.
         """
-        told = Told()
+        told = ReportedFailures()
 
         def again() -> None:
             try:

@@ -1,6 +1,6 @@
 """Which failures of repeated tries were reported: a failure is reported again only when its cause changes.
 
-Nothing is on disk. Threads: one at a time; the owner of a `Told` makes sure of that.
+Nothing is on disk. Threads: one at a time; the owner of a `ReportedFailures` makes sure of that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from segstore.errors import copy_of
 
 
-class Told(dict[Hashable, "tuple[BaseException, float]"]):
+class ReportedFailures(dict[Hashable, "tuple[BaseException, float]"]):
     """The last failure under each key since its last success, and when it came, in monotonic seconds. A cause
     is a class of errors and an errno.
     """

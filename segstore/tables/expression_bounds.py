@@ -140,7 +140,7 @@ _LOGIC: dict[str, tuple[Callable[..., Truth], int]] = {
 # --- comparisons ---------------------------------------------------------------------------------
 
 
-class Comparison(NamedTuple):
+class ComparisonForms(NamedTuple):
     """A comparison, the one that is true if it is false, and the one of both sides exchanged."""
 
     holds: Callable[[Any, Any], bool]
@@ -149,12 +149,12 @@ class Comparison(NamedTuple):
 
 
 _COMPARED = {
-    "equal": Comparison(operator.eq, "not_equal", "equal"),
-    "not_equal": Comparison(operator.ne, "equal", "not_equal"),
-    "less": Comparison(operator.lt, "greater_equal", "greater"),
-    "less_equal": Comparison(operator.le, "greater", "greater_equal"),
-    "greater": Comparison(operator.gt, "less_equal", "less"),
-    "greater_equal": Comparison(operator.ge, "less", "less_equal"),
+    "equal": ComparisonForms(operator.eq, "not_equal", "equal"),
+    "not_equal": ComparisonForms(operator.ne, "equal", "not_equal"),
+    "less": ComparisonForms(operator.lt, "greater_equal", "greater"),
+    "less_equal": ComparisonForms(operator.le, "greater", "greater_equal"),
+    "greater": ComparisonForms(operator.gt, "less_equal", "less"),
+    "greater_equal": ComparisonForms(operator.ge, "less", "less_equal"),
 }
 
 

@@ -47,7 +47,7 @@ def bounds_of(predicate: pl.Expr, topic: str, partitions: Callable[[], Iterable[
         if len(predicate.meta.serialize()) > _LARGEST:
             return ALL
         tree = json.loads(predicate.meta.serialize(format="json"))
-        return _Walk(topic, partitions).bounds(tree, True)
+        return _BoundsWalk(topic, partitions).bounds(tree, True)
     except (pl.exceptions.PolarsError, ValueError, TypeError, LookupError, RecursionError):
         return ALL  # a predicate without JSON, or with one of another version
 
@@ -59,7 +59,7 @@ class Span(NamedTuple):
     last: int
 
 
-class _Walk:
+class _BoundsWalk:
     """One walk over a predicate. A record for which a node is `wanted`, True or False, is within the node's
     bounds; for other records the node is null or the opposite.
     """

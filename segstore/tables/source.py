@@ -1,4 +1,4 @@
-"""`Source`: a topic of a store that is open, or of one that is opened to read for each scan.
+"""`TopicSource`: a topic of a store that is open, or of one that is opened to read for each scan.
 
 On disk: only reads. Threads: any.
 """
@@ -42,7 +42,7 @@ class ScanTerms(NamedTuple):
     check_crcs: bool = True
 
 
-class Source:
+class TopicSource:
     """A topic, and what of it is scanned, each time anew: what was appended since is there, too. Raises as
     `Store.scan` when it is made.
     """

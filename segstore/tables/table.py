@@ -19,7 +19,7 @@ from segstore.storage.scans.bounds import ALL, Bounds
 from segstore.storage.scans.columns import TOPIC_SCHEMA
 from segstore.storage.store.store import Store
 
-from .source import Source
+from .source import TopicSource
 from .typed_columns import TypedColumns
 from .values.choice import decoder_of
 from .values.decoding import VALUE
@@ -47,7 +47,7 @@ class Table:
 
     def __init__(
         self,
-        source: Source,
+        source: TopicSource,
         values: Any = None,
         value_schema: Any = None,
         on_bad: str = "error",
@@ -107,4 +107,4 @@ def table_of(
     """Return a topic as a table: `terms` as `Store.scan` takes them, the others as `Table` does, and the
     errors of both.
     """
-    return Table(Source(store_or_path, topic, **terms), values, value_schema, on_bad, value_prefix)
+    return Table(TopicSource(store_or_path, topic, **terms), values, value_schema, on_bad, value_prefix)

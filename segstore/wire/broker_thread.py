@@ -12,7 +12,7 @@ from segstore.logger import Logger
 from segstore.threads import Background, Latch
 from segstore.wire.backoff import Backoff
 from segstore.wire.cluster import Cluster
-from segstore.wire.connection import Connection
+from segstore.wire.connection import BrokerConnection
 
 log = Logger("segstore")
 
@@ -25,7 +25,7 @@ class BrokerThread(ABC):
         self._kind, self.node, self._cluster = kind, node, cluster
         self._config = cluster.config
         self._closing, self._ended = Latch(), Latch()
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
         self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
 
     def start(self) -> None:
@@ -44,7 +44,7 @@ class BrokerThread(ABC):
         """Return whether there is nothing to do with this broker any more: then the thread ends."""
 
     @abstractmethod
-    def _work(self, connection: Connection) -> None:
+    def _work(self, connection: BrokerConnection) -> None:
         """Work until there is nothing to do, or `_closing` is open. Raises SegstoreError where the connection
         is lost.
         """

@@ -22,8 +22,8 @@ from segstore.errors import (
 )
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
-from segstore.wire.connection import Address, Connection
-from segstore.wire.metadata import Metadata, read_metadata
+from segstore.wire.connection import Address, BrokerConnection
+from segstore.wire.metadata import ClusterMetadata, read_metadata
 from segstore.wire.settings import WireConfig
 from segstore.wire.tls import client_context
 
@@ -63,22 +63,22 @@ class Cluster:
         self.bootstrap, self.config = addresses(bootstrap), config
         self._context = client_context(config) if config.uses_tls else None
         self._brokers: Mapping[int, Address] = {}
-        self._control: Connection | None = None
-        self._coordinator: Connection | None = None
+        self._control: BrokerConnection | None = None
+        self._coordinator: BrokerConnection | None = None
         self._aborted = False
         self.connections = 0
         """How often a connection for questions was made."""
 
-    def connect(self, node: int) -> Connection:
-        """Return a new connection to a broker. Raises what `Connection` does; DisconnectedError for a broker
-        that is not known.
+    def connect(self, node: int) -> BrokerConnection:
+        """Return a new connection to a broker. Raises what `BrokerConnection` does; DisconnectedError for a
+        broker that is not known.
         """
         address = self._brokers.get(node)
         if address is None:
             raise DisconnectedError(f"broker {node} is not among those that the cluster tells of")
         return self._connected(address)
 
-    def metadata(self, topics: Iterable[str] | None) -> Metadata:
+    def metadata(self, topics: Iterable[str] | None) -> ClusterMetadata:
         """Return what the cluster tells of these topics, None for all that this client may see. No topic is
         created. Raises as `ask`.
         """
@@ -86,7 +86,7 @@ class Cluster:
         if topics is not None:
             kind = structs("MetadataRequest").MetadataRequestTopic
             asked = [kind(name=name) for name in topics]
-        found = read_metadata(self.ask("Metadata", topics=asked, allow_auto_topic_creation=False))
+        found = read_metadata(self.ask("ClusterMetadata", topics=asked, allow_auto_topic_creation=False))
         self._brokers = found.brokers or self._brokers
         return found
 
@@ -107,7 +107,7 @@ class Cluster:
             self._drop()
             raise
 
-    def _any(self) -> Connection:
+    def _any(self) -> BrokerConnection:
         """Connect to a broker that is known, or to a bootstrap address."""
         failed: list[str] = []
         refused: AuthenticationFailedError | None = None
@@ -124,10 +124,10 @@ class Cluster:
             raise copy_of(refused)
         raise DisconnectedError(f"no broker answers: {'; '.join(failed)}")
 
-    def _connected(self, address: Address) -> Connection:
+    def _connected(self, address: Address) -> BrokerConnection:
         if self._aborted:
             raise DisconnectedError(f"{address}: the client is closed")
-        return Connection(address, self.config, self._context)
+        return BrokerConnection(address, self.config, self._context)
 
     # --- groups -----------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""`Connection`: a blocking connection to one broker, with Kafka's framing, negotiated versions, TLS and SASL
-(Kafka: NetworkClient, SaslClientAuthenticator; KIP-35, KIP-43, KIP-152).
+"""`BrokerConnection`: a blocking connection to one broker, with Kafka's framing, negotiated versions, TLS and
+SASL (Kafka: NetworkClient, SaslClientAuthenticator; KIP-35, KIP-43, KIP-152).
 
 Nothing is on disk. Threads: one asks at a time; `abort` may be called by any, and ends the call that waits.
 """
@@ -69,7 +69,7 @@ class Coming(NamedTuple):
     here: memoryview
 
 
-class Connection:
+class BrokerConnection:
     """One connection. `context` is that of TLS, None without. It is made, encrypted and authenticated when
     the constructor returns.
 

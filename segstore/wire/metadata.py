@@ -14,7 +14,7 @@ from segstore.wire.connection import Address
 NO_LEADER = -1
 
 
-class Led(NamedTuple):
+class LeaderAndEpoch(NamedTuple):
     """Who leads a partition, -1 for nobody, and in which leader epoch, -1 where that is not known."""
 
     leader: int
@@ -31,11 +31,11 @@ class Topic(NamedTuple):
     topic_id: str
     internal: bool
     error: int
-    partitions: Mapping[int, Led]
+    partitions: Mapping[int, LeaderAndEpoch]
     repeated: bool = False
 
 
-class Metadata(NamedTuple):
+class ClusterMetadata(NamedTuple):
     """One answer."""
 
     cluster_id: str
@@ -43,14 +43,14 @@ class Metadata(NamedTuple):
     topics: Mapping[str, Topic]
 
 
-def read_metadata(answer: Any) -> Metadata:
+def read_metadata(answer: Any) -> ClusterMetadata:
     """Return what an answer says."""
     brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
     topics: dict[str, Topic] = {}
     for each in answer.topics:
         if each.name:
             topics[each.name] = _topic(each, each.name in topics)
-    return Metadata(answer.cluster_id or "", brokers, topics)
+    return ClusterMetadata(answer.cluster_id or "", brokers, topics)
 
 
 def _topic(held: Any, repeated: bool) -> Topic:
@@ -60,7 +60,7 @@ def _topic(held: Any, repeated: bool) -> Topic:
     return Topic(held.name, topic_id, held.is_internal, held.error_code, partitions, repeated)
 
 
-def _led(held: Any) -> Led:
+def _led(held: Any) -> LeaderAndEpoch:
     # A partition whose replica is missing somewhere (REPLICA_NOT_AVAILABLE) has a leader all the same.
     gone = held.error_code not in (Code.NONE, Code.REPLICA_NOT_AVAILABLE)
-    return Led(NO_LEADER if gone else held.leader_id, held.leader_epoch)
+    return LeaderAndEpoch(NO_LEADER if gone else held.leader_id, held.leader_epoch)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from segstore.bench import RUNS, Cell, Figure, Finding, Results, load, machine, winner, write
+from segstore.bench import RUNS, Cell, ClaimFinding, Figure, Results, load, machine, winner, write
 from segstore.bench.figures import CONFIDENCE, by_turns, outside
 from segstore.bench.plots import bars, label, lines, panels, save
 from segstore.bench.results import text
@@ -32,7 +32,7 @@ def some_results() -> Results:
         for way, speed in (("read", 100.0), ("mmap|ed", 200.0))
     ]
     where = machine("/", ["rich", "no-such-package"])
-    return Results("some", "Which?", where, {"runs": 5}, cells, [Finding("mmap wins", "It does.")])
+    return Results("some", "Which?", where, {"runs": 5}, cells, [ClaimFinding("mmap wins", "It does.")])
 
 
 def test_a_figure() -> None:

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from benchmarks import result_pages, run_all, steps
 from benchmarks.run_all import Step
-from segstore.bench import Finding, Results, load, write
+from segstore.bench import ClaimFinding, Results, load, write
 
 QUIET = Console(quiet=True)
 STATUSES = {"zero-copy": 0, "studies": 3, "peers": 0}
@@ -136,7 +136,7 @@ def test_pages_follow_results(tmp_path: Path) -> None:
         each.write_text(f"before\n{result_pages.BEGIN}old\n{result_pages.END}after\n")
     where = {"cpu": "c", "cores": 2, "memory": 1, "kernel": "k", "python": "p", "packages": {}, "load": 0.5}
     where["filesystem"] = {"type": "ext4", "device": "d", "options": ""}
-    study = Results("study", "Why?", where, {}, [], [Finding("All is well", "It\nis.")])
+    study = Results("study", "Why?", where, {}, [], [ClaimFinding("All is well", "It\nis.")])
     peers = Results("peers", "Who?", where, {"runs": 5, "peers": {}, "absent": {"X": "no Java"}}, [])
     write(study, tmp_path / "study.json")
     write(peers, tmp_path / "peers.json")

@@ -22,7 +22,7 @@ from segstore.bench.terminal import table
 from segstore.bench.zero_copy import machine_state, plan, receivers, run, syscalls
 from segstore.bench.zero_copy.exhibits import ALL_METHODS, EXHIBITS
 from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample, unavailable
-from segstore.bench.zero_copy.plan import BARE, LOG, OS_SENDFILE, Group, Plan
+from segstore.bench.zero_copy.plan import BARE, LOG, OS_SENDFILE, ContenderGroup, MeasurementPlan
 from segstore.bench.zero_copy.receivers import sink
 from segstore.bench.zero_copy.report import details, draw, summary
 from segstore.cli.output import console
@@ -31,7 +31,7 @@ from segstore.storage.transfer import METHODS
 
 pytestmark = pytest.mark.on_disk
 
-SHORT = Plan(sizes=(KIB, 64 * KIB), runs=2, seconds=0.0005, stretch=256 * KIB)
+SHORT = MeasurementPlan(sizes=(KIB, 64 * KIB), runs=2, seconds=0.0005, stretch=256 * KIB)
 PAIRS = [(sink, method) for sink in SINKS for method, of in ALL_METHODS.items() if sink in of.kinds]
 
 
@@ -287,7 +287,7 @@ def test_strace_counts_the_same_calls(logs: str, tmp_path: Path, to: str, method
         pytest.skip(why if "strace" in why else f"strace: {why}")
     if method in unavailable():
         pytest.skip(f"{method} is not available here: {unavailable()[method]}")
-    judged = syscalls.judge(logs, str(tmp_path), Group(16 * KIB, "warm", to), method)
+    judged = syscalls.judge(logs, str(tmp_path), ContenderGroup(16 * KIB, "warm", to), method)
     assert judged.counted == judged.traced
     assert sum(judged.counted.values()) >= syscalls.TRANSFERS
 
@@ -311,7 +311,7 @@ def test_ctrl_c_while_a_process_is_started(
 
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        syscalls.judge(logs, str(tmp_path), Group(16 * KIB, "warm", "tcp"), "read")
+        syscalls.judge(logs, str(tmp_path), ContenderGroup(16 * KIB, "warm", "tcp"), "read")
     assert started
     assert all(process.returncode is not None for process in started)
     assert list(tmp_path.iterdir()) == []

@@ -15,8 +15,8 @@ from segstore.bench.zero_copy import claims, report
 from segstore.bench.zero_copy.claims import beats, compare, marked, recommended, who_wins, win
 from segstore.bench.zero_copy.copies import copy_table, rows
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
-from segstore.bench.zero_copy.plan import BARE, KIB, LOG, MIB, OS_SENDFILE, Contender, Group
-from segstore.bench.zero_copy.syscalls import Counts, Judged
+from segstore.bench.zero_copy.plan import BARE, KIB, LOG, MIB, OS_SENDFILE, Contender, ContenderGroup
+from segstore.bench.zero_copy.syscalls import Judged, SyscallCounts
 from segstore.errors import InvalidArgumentError
 
 SMALL, MIDDLE, LARGE = KIB, 64 * KIB, MIB
@@ -215,11 +215,11 @@ def test_results_of_something_else_are_refused() -> None:
 
 # --- what is said of the measurement itself -------------------------------------------------------
 
-KEY = (Group(MIDDLE, "warm", "tcp"), Contender(LOG, "zerocopy"))
+KEY = (ContenderGroup(MIDDLE, "warm", "tcp"), Contender(LOG, "zerocopy"))
 NOTICES = {
-    "all copied": ({KEY: Counts({}, 12, 12)}, {}, "all 12 notices"),
-    "some": ({KEY: Counts({}, 12, 3)}, {}, "Of 12 notices that the kernel gave, 3 said"),
-    "none": ({KEY: Counts({}, 0, 0)}, {}, "Not measured."),
+    "all copied": ({KEY: SyscallCounts({}, 12, 12)}, {}, "all 12 notices"),
+    "some": ({KEY: SyscallCounts({}, 12, 3)}, {}, "Of 12 notices that the kernel gave, 3 said"),
+    "none": ({KEY: SyscallCounts({}, 0, 0)}, {}, "Not measured."),
     "missing": ({}, {"zerocopy": "the kernel has it not"}, "Not available here: the kernel has it not."),
 }
 

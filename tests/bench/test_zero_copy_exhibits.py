@@ -17,8 +17,8 @@ from transfers import SHOWN, fill, open_descriptors, sink_of, stored, transfer
 
 import segstore
 from segstore.bench.zero_copy.counted_files import CountedFiles
-from segstore.bench.zero_copy.exhibits import EXHIBITS, ExhibitFiles, Notices
-from segstore.sending import Source
+from segstore.bench.zero_copy.exhibits import EXHIBITS, ErrorQueueNotices, ExhibitFiles
+from segstore.sending import SentFile
 
 SO_ZEROCOPY = 60
 TOTAL = 6_000_000
@@ -50,19 +50,19 @@ class Ordered(CountedFiles):
             self.refuse -= 1
             raise OSError(errno.ENOBUFS, "No buffer space available")
 
-    def send_zerocopy(self, sink: int, window: Any, source: Source, position: int, count: int) -> int:
+    def send_zerocopy(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
         self._may_send(count)
         sent = super().send_zerocopy(sink, window, source, position, count)
         self.order.append("send")
         return sent
 
     def send_by_ring(
-        self, ring: Any, sink: int, window: Any, source: Source, position: int, count: int
+        self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
     ) -> int:
         self._may_send(count)
         return super().send_by_ring(ring, sink, window, source, position, count)
 
-    def read_notices(self, sink: int) -> Notices:
+    def read_notices(self, sink: int) -> ErrorQueueNotices:
         read = super().read_notices(sink)
         self.order.extend(["notice"] * read.sends)
         return read

@@ -14,7 +14,7 @@ from cli import COMMAND, json_lines, ok, run
 from waiting import PATIENCE
 
 import segstore
-from segstore.cli.app import COMMANDS, Listed, one_line
+from segstore.cli.app import COMMANDS, ListedCommand, one_line
 from segstore.cli.places.of_store import EMPTY
 from segstore.storage.meta.directory_safety import NEITHER
 
@@ -60,7 +60,7 @@ def test_no_arguments_print_help_with_every_command() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_list_says_what_the_help_of_the_command_begins_with(name: str) -> None:
-    listed = Listed(name)
+    listed = ListedCommand(name)
     first, *_ = str(listed.itself().help).split("\n\n")
     assert (listed.itself().name, listed.help) == (name, " ".join(first.split()))
 

@@ -15,7 +15,7 @@ from partitions import as_running, index_entries, read_expected
 import segstore
 from segstore.files import Files
 from segstore.replication.metadata.records import NoOpRecord
-from segstore.replication.metadata.snapshots import Snapshots, make_snapshot
+from segstore.replication.metadata.snapshots import MetadataSnapshots, make_snapshot
 from segstore.storage.segment.metadata_snapshot import SnapshotId
 
 ZERO = "00000000000000000000"
@@ -97,7 +97,7 @@ def test_a_whole_store(store_dir: Path) -> None:
 def test_a_snapshot_of_the_metadata(tmp_path: Path) -> None:
     directory = tmp_path / "__cluster_metadata-0"
     directory.mkdir()
-    held = Snapshots(Files(), str(directory))
+    held = MetadataSnapshots(Files(), str(directory))
     held.write(make_snapshot(SnapshotId(300, 7), [NoOpRecord()], 5, 6))
     path = directory / "00000000000000000300-0000000007.checkpoint"
     found = rows("--records", directory)

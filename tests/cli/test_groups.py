@@ -15,9 +15,9 @@ import segstore
 from segstore import AdminClient
 from segstore.cli.groups import KINDS
 from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
-from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.group.assignors import MemberSubscription
 
-TOLD = encode_subscription(Subscription(("t",)))
+TOLD = encode_subscription(MemberSubscription(("t",)))
 
 
 @pytest.fixture

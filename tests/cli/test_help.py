@@ -10,7 +10,7 @@ import pytest
 from cli import ok
 from terminal import Terminal
 
-from segstore.cli.app import COMMANDS, Listed, commands
+from segstore.cli.app import COMMANDS, ListedCommand, commands
 from segstore.cli.help import WIDEST
 
 WIDTHS = {80: 80, 120: 120, 200: WIDEST}
@@ -22,7 +22,7 @@ def contexts() -> Iterator[click.Context]:
     top = click.Context(commands, info_name="segstore", **commands.context_settings)
     yield top
     for name in COMMANDS:
-        yield from within(click.Context(Listed(name).itself(), info_name=name, parent=top))
+        yield from within(click.Context(ListedCommand(name).itself(), info_name=name, parent=top))
 
 
 def within(context: click.Context) -> Iterator[click.Context]:

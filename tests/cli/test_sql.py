@@ -22,7 +22,7 @@ from terminal import CTRL_C, Terminal
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.cli.sql_session import Session
+from segstore.cli.sql_session import SqlSession
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
 from segstore.storage.log.append import append_batches
 
@@ -369,7 +369,7 @@ def test_an_interrupt_while_a_call_is_handed_over_ends_it(
     with (
         segstore.open(place, mode="r") as store,
         pytest.raises(KeyboardInterrupt),
-        Session(store, ENDLESS, {}, "read_uncommitted") as session,
+        SqlSession(store, ENDLESS, {}, "read_uncommitted") as session,
     ):
         next(session.results())
     assert next(calls) == number + 1

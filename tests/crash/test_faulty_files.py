@@ -19,7 +19,7 @@ from faulty import CHANGES, MODES, FaultyFiles
 import segstore
 from segstore.files import Files
 from segstore.names import OURS
-from segstore.sending import Sending
+from segstore.sending import SendfileCalls
 from segstore.storage.full_disk import FULL_NOTE, FullNote
 
 LOOKS = {
@@ -52,7 +52,7 @@ OF_OTHERS = {
     "ensure_directory",
 }
 """Made of changes."""
-TO_SINKS = {name for name, _ in inspect.getmembers(Sending, inspect.isfunction)}
+TO_SINKS = {name for name, _ in inspect.getmembers(SendfileCalls, inspect.isfunction)}
 HINTS = {
     "start_sync",
     "has_passed",

@@ -26,7 +26,7 @@ from waiting import until
 
 import segstore
 from segstore.client.consumer import ConsumerRebalanceListener
-from segstore.coordinator.group.classic.member import State
+from segstore.coordinator.group.classic.member import ClassicGroupState
 from segstore.coordinator.structs import OffsetAndMetadata
 from segstore.errors import (
     CommitFailedError,
@@ -82,7 +82,7 @@ def test_a_late_member_learns_it_in_poll(store: segstore.Store, clock: Monotonic
     generation = late.group_metadata().generation_id
     clock.now += MAX_POLL_MS
     coordinator(store).run_due()
-    assert coordinator(store).state("g") is State.EMPTY
+    assert coordinator(store).state("g") is ClassicGroupState.EMPTY
     settled(store, [late])
     assert told.told[-2:] == [("lost", {0}), ("assigned", {0})]
     assert late.group_metadata().generation_id > generation + 1

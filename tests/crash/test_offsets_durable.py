@@ -17,7 +17,7 @@ from waiting import until
 
 import segstore
 from segstore.coordinator.consumer_protocol import encode_subscription
-from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.group.assignors import MemberSubscription
 from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
 from segstore.coordinator.offsets.schema import offset_key
 from segstore.coordinator.offsets.topic import ReadOffsets
@@ -196,7 +196,7 @@ def test_commits_of_a_group_that_never_had_members_expire_one_by_one(store_dir: 
 
 
 def test_a_group_with_members_keeps_what_they_subscribe_to(store_dir: Path) -> None:
-    told = encode_subscription(Subscription(("t",)))
+    told = encode_subscription(MemberSubscription(("t",)))
     with opened(store_dir) as store:
         offsets = offsets_of(store)
         offsets.commit("g", {tp(0): at(1), tp(0, "u"): at(1)})

@@ -16,8 +16,8 @@ import segstore
 from segstore import TopicPartition
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
-from segstore.coordinator.transaction.markers import Ending
-from segstore.coordinator.transaction.metadata import State, TransactionMetadata
+from segstore.coordinator.transaction.markers import MarkerWriter
+from segstore.coordinator.transaction.metadata import TransactionMetadata, TransactionState
 from segstore.errors import StorageError
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.storage.log.append import append_record
@@ -39,7 +39,7 @@ def begin(store: segstore.Store, me: Me, sequence: int, *topics: str) -> None:
 
 def write(store: segstore.Store, topic: str, me: Me, sequence: int) -> None:
     template = Template(TRANSACTIONAL_FLAG, *me, sequence)
-    now = store._context.clock()  # an older record would have the background roll, and sync, the log
+    now = store.context.clock()  # an older record would have the background roll, and sync, the log
     append_record(store.partition(topic), b"%d" % sequence, None, (), now, None, template)
 
 
@@ -70,7 +70,7 @@ def cut_off(tmp_path: Path, rng: random.Random) -> Iterator[segstore.Store]:
         store.create_topic(topic)
     yield store
     files.power_cut("none", rng)
-    store._side.abandon()
+    store.engine.abandon()
 
 
 @contextmanager
@@ -80,18 +80,18 @@ def opened(tmp_path: Path) -> Iterator[segstore.Store]:
         yield store
 
 
-def state_of(store: segstore.Store) -> State:
+def state_of(store: segstore.Store) -> TransactionState:
     return transactions(store).transactions()["x"].state
 
 
 def decide(store: segstore.Store, run: Callable[[], None]) -> None:
     """Decide an end that writes no markers yet, and make the decision durable."""
 
-    def fail(_: Ending, transactional_id: str, decided: TransactionMetadata) -> None:
+    def fail(_: MarkerWriter, transactional_id: str, decided: TransactionMetadata) -> None:
         raise StorageError("no marker is written now")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ending, "write_markers", fail)
+        patch.setattr(MarkerWriter, "write_markers", fail)
         run()
         flush(store, STATE)
     assert state_of(store).prepared
@@ -126,7 +126,7 @@ def test_a_marker_is_lost_and_the_next_is_being_aborted_in_the_next_epoch(
         end(store, me, first)
         begin(store, me, 1, "t", "u")
         flush(store, "t")
-        late = store._context.clock() + 100_000
+        late = store.context.clock() + 100_000
         decide(store, lambda: transactions(store)._abandoned.abort_timed_out(late))
     with opened(tmp_path) as store:
         kept = [b"0"] if first == "commit" else []
@@ -161,7 +161,7 @@ def test_all_of_a_transaction_is_lost_and_the_next_begins_there(tmp_path: Path, 
         begin(store, me, 1, "t", "u")
     with opened(tmp_path) as store:
         assert [committed(store, topic) for topic in "tu"] == [[], []]
-        assert state_of(store) is State.ONGOING
+        assert state_of(store) is TransactionState.ONGOING
         end(store, me, "abort")
         assert [committed(store, topic) for topic in "tu"] == [[], []]
 
@@ -178,7 +178,7 @@ def test_a_topic_is_made_anew_and_the_next_begins_there(tmp_path: Path, sequence
         begin(store, me, sequence, "t")
     with opened(tmp_path) as store:
         assert committed(store, "t") == []
-        assert state_of(store) is State.ONGOING
+        assert state_of(store) is TransactionState.ONGOING
         end(store, me, "abort")
         assert committed(store, "t") == []
 
@@ -195,7 +195,7 @@ def test_the_marker_of_an_epoch_before_is_lost(tmp_path: Path, rng: random.Rando
         begin(store, me, 0, "u")
         flush(store, STATE, "t")
     with opened(tmp_path) as store:
-        if state_of(store) is State.ONGOING:
+        if state_of(store) is TransactionState.ONGOING:
             end(store, me, "commit")
         assert committed(store, "u") == []
 

@@ -17,7 +17,7 @@ from segstore import OffsetAndMetadata, Producer, TopicPartition, errors
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
-from segstore.coordinator.transaction.metadata import State
+from segstore.coordinator.transaction.metadata import TransactionState
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.storage.log.append import append_record
 from segstore.storage.store import store as storage
@@ -104,7 +104,7 @@ def prepare(store: segstore.Store) -> Producer:
         producer.send(topic, b"2", partition=partition)
     producer.send_offsets_to_transaction({PLACES[0]: OffsetAndMetadata(2)}, "g")
     producer.commit_transaction()
-    assert coordinator.transactions()["x"].state is State.PREPARE_COMMIT
+    assert coordinator.transactions()["x"].state is TransactionState.PREPARE_COMMIT
     return producer
 
 
@@ -159,10 +159,10 @@ def test_an_open_that_can_not_end_it_tries_again(tmp_path: Path, how: str, calls
 def test_who_left_it_open_is_fenced(tmp_path: Path) -> None:
     with segstore.open(left(tmp_path, "open"), config=CONFIG) as store:
         known = shared(store, TransactionCoordinator).transactions()["x"]
-        assert known.state is State.COMPLETE_ABORT
+        assert known.state is TransactionState.COMPLETE_ABORT
         old, now = (
             Template(TRANSACTIONAL_FLAG, known.producer_id, known.producer_epoch - 1, 1),
-            store._context.clock(),
+            store.context.clock(),
         )
         with pytest.raises(errors.InvalidProducerEpochError):
             append_record(store.partition("a"), b"zombie", None, (), now, None, old)
@@ -172,7 +172,7 @@ def test_what_nobody_knows_of_is_aborted(tmp_path: Path) -> None:
     live = prepared(tmp_path / "live")
     with segstore.open(live, config=CONFIG) as store:
         stray = Template(TRANSACTIONAL_FLAG, 77, 4, 0)
-        append_record(store.partition("a"), b"stray", None, (), store._context.clock(), None, stray)
+        append_record(store.partition("a"), b"stray", None, (), store.context.clock(), None, stray)
         path = killed(live, tmp_path / "killed")
     assert assert_whole(path) == 1
 
@@ -189,7 +189,7 @@ def test_a_brokers_open_transactions_are_left_alone(tmp_path: Path, golden: Path
     live = prepared(tmp_path / "live")
     with segstore.open(live, config=CONFIG) as store:
         stray = Template(TRANSACTIONAL_FLAG, 77, 4, 0)
-        append_record(store.partition("a"), b"stray", None, (), store._context.clock(), None, stray)
+        append_record(store.partition("a"), b"stray", None, (), store.context.clock(), None, stray)
     shutil.rmtree(live / ".segstore")
     for _ in range(2):
         with segstore.open(live, config=CONFIG) as store:

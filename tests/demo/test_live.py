@@ -18,13 +18,13 @@ import segstore
 from segstore.client.consumer import ConsumerRecord
 from segstore.client.producer import RecordMetadata
 from segstore.coordinator.structs import TopicPartition
-from segstore.demo.ledger import EVENTS, Ledger, Rates, Row, Status, frame, total
+from segstore.demo.ledger import EVENTS, Ledger, LedgerRow, Rates, Status, frame, total
 
 pytest.importorskip("pyarrow")
 
 from rich.console import Console
 
-from segstore.demo.crew import DAY_MS, HALVES, Pace, Plan, Replay
+from segstore.demo.crew import DAY_MS, HALVES, Pace, Replay, ReplayPlan
 from segstore.demo.flights import Flights, load
 
 PARTITIONS = 2
@@ -140,7 +140,7 @@ def test_what_is_read_again_is_counted_apart() -> None:
 
 def status(**changes: object) -> Status:
     rows = [
-        Row(
+        LedgerRow(
             p,
             "reader-2, silent" if p == 1 else "reader-1",
             100_000 * p,
@@ -219,7 +219,7 @@ def test_halves_have_every_airline_once(flights: Flights) -> None:
 
 def test_a_plan_has_what_leaves_in_its_time(flights: Flights) -> None:
     held = flights.slice(0, 3000)
-    plan = Plan.of(held, seconds=4, days=0.5)
+    plan = ReplayPlan.of(held, seconds=4, days=0.5)
     assert plan.seconds == 4
     values = [value for part in plan.flights for value in part.values.to_pylist()]
     assert plan.records == len(values) == (held.departures < plan.first + 2 * DAY_MS).sum()
@@ -236,7 +236,7 @@ def test_a_plan_has_what_leaves_in_its_time(flights: Flights) -> None:
 
 def test_a_plan_ends_with_the_flights(flights: Flights) -> None:
     held = flights.slice(0, 1000)
-    plan = Plan.of(held, seconds=600, days=2)
+    plan = ReplayPlan.of(held, seconds=600, days=2)
     assert plan.seconds < 1
     assert 900 < plan.records <= 1000
 

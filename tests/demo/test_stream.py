@@ -19,9 +19,9 @@ import segstore
 from segstore.demo import ALL
 from segstore.demo.drivers import (
     Driver,
-    Job,
     LastBatch,
     NotRunError,
+    SparkJobFields,
     last_batch,
     run_killed,
     run_to_the_end,
@@ -52,23 +52,23 @@ def batch(number, read):
 """
 FOREVER = "time.sleep(600)"
 
-Stand = Callable[[str], Job]
+Stand = Callable[[str], SparkJobFields]
 
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     """Drivers run this source from then on."""
 
-    def make(source: str) -> Job:
+    def make(source: str) -> SparkJobFields:
         (tmp_path / "stand_in.py").write_text(BEGIN + source)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setattr("segstore.demo.drivers._MODULE", "stand_in")
-        return Job(str(tmp_path / "store"), 100, 24, str(tmp_path))
+        return SparkJobFields(str(tmp_path / "store"), 100, 24, str(tmp_path))
 
     return make
 
 
-def driver(job: Job) -> Driver:
+def driver(job: SparkJobFields) -> Driver:
     return Driver({"work": job.work})
 
 

@@ -20,21 +20,21 @@ import segstore
 from segstore import names
 from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
 from segstore.coordinator.group.admin import Groups, Reset
-from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.group.assignors import MemberSubscription
 from segstore.coordinator.offsets.consumer_schema import (
     Change,
     Current,
     GroupEpoch,
-    Kind,
+    GroupRecordType,
     MemberState,
     RecordKey,
-    Target,
+    TargetAssignment,
     TargetEpoch,
     Value,
     consumer_value,
     parse_consumer_value,
 )
-from segstore.coordinator.offsets.consumer_schema import Subscription as ConsumerSubscription
+from segstore.coordinator.offsets.consumer_schema import ConsumerMemberValue as ConsumerSubscription
 from segstore.coordinator.offsets.group_offsets import TOPIC
 from segstore.coordinator.offsets.schema import parse_key
 from segstore.protocol.error_codes import Code
@@ -113,7 +113,7 @@ def look(logs: Path) -> None:
 
 
 def go_on(logs: Path) -> None:
-    told = encode_subscription(Subscription(("t",)))
+    told = encode_subscription(MemberSubscription(("t",)))
     with segstore.open(logs) as store:
         offsets = offsets_of(store)
         Groups(store).reset("classic", Reset.shift_by(4))
@@ -122,7 +122,7 @@ def go_on(logs: Path) -> None:
         offsets.commit("ours", {tp(0): at(1), tp(1): at(1)})
         offsets.delete("ours", [tp(1)])
         offsets.write_group(record("ours", member("m", told, encode_assignment([tp(0)]))))
-        offsets.write_group(record("ours", since=store._context.clock()))
+        offsets.write_group(record("ours", since=store.context.clock()))
         offsets.commit_transactional("ours", {tp(0): at(2)}, 77, 0)
         end(store, "ours", 77, False)
         offsets.commit_transactional("ours", {tp(0): at(3, "in a transaction")}, 77, 0)
@@ -146,11 +146,11 @@ def test_members_of_consumer_groups_are_the_same_to_a_broker_and_segstore(tmp_pa
             client_id="c", client_host="/127.0.0.1", topic_names=frozenset({"t"}), rebalance_timeout_ms=60_000
         )
         changes: list[Change] = [
-            (RecordKey(Kind.EPOCH), GroupEpoch(1)),
-            (RecordKey(Kind.MEMBER, "m"), told),
-            (RecordKey(Kind.TARGET_EPOCH), TargetEpoch(1)),
-            (RecordKey(Kind.TARGET, "m"), Target(held)),
-            (RecordKey(Kind.CURRENT, "m"), Current(1, 0, MemberState.STABLE, held)),
+            (RecordKey(GroupRecordType.EPOCH), GroupEpoch(1)),
+            (RecordKey(GroupRecordType.MEMBER, "m"), told),
+            (RecordKey(GroupRecordType.TARGET_EPOCH), TargetEpoch(1)),
+            (RecordKey(GroupRecordType.TARGET, "m"), TargetAssignment(held)),
+            (RecordKey(GroupRecordType.CURRENT, "m"), Current(1, 0, MemberState.STABLE, held)),
         ]
         offsets_of(store).write_consumer("ours", changes)
     shutil.rmtree(broker.logs / ".segstore")
@@ -168,11 +168,11 @@ def member_records(store: segstore.Store) -> list[bytes]:
     """The values of all members' records."""
     records = store.partition(TOPIC, 0).read(0)
     kinds = [(parse_key(record.key), record.value) for record in records if record.key and record.value]
-    return [value for key, value in kinds if getattr(key, "record", ("",))[0] is Kind.MEMBER]
+    return [value for key, value in kinds if getattr(key, "record", ("",))[0] is GroupRecordType.MEMBER]
 
 
 def read_member(data: bytes) -> Value:
-    return parse_consumer_value(Kind.MEMBER, data)
+    return parse_consumer_value(GroupRecordType.MEMBER, data)
 
 
 def host_and_port(address: str) -> tuple[str, int]:

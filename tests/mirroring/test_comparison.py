@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from segstore.following.comparison import Found, Window, compare
+from segstore.following.comparison import ComparedWindow, Divergence, compare
 from segstore.records import Columns, Template, encode, scan
 
 GZIP = 1
@@ -52,5 +52,5 @@ CASES: dict[str, tuple[bytes, bytes, int | None, int | None]] = {
 def test_compare(name: str) -> None:
     ours, theirs, agreed, other = CASES[name]
     batches = scan(ours, check_crcs=False)[0]
-    window = Window(0, int(batches["last_offset"][-1]) + 1, ours, batches)
-    assert compare(window, theirs, scan(theirs)[0], "t-0") == Found(agreed, other)
+    window = ComparedWindow(0, int(batches["last_offset"][-1]) + 1, ours, batches)
+    assert compare(window, theirs, scan(theirs)[0], "t-0") == Divergence(agreed, other)

@@ -35,7 +35,7 @@ from segstore.errors import (
     StoreLockedError,
 )
 from segstore.testing import Broker
-from segstore.wire.connection import Connection
+from segstore.wire.connection import BrokerConnection
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -251,13 +251,13 @@ def test_a_broker_that_restarts_is_found_again(directory: Path, source: Path) ->
 def test_brokers_with_older_versions_of_fetch(
     directory: Path, version: int, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newest = Connection.version
+    newest = BrokerConnection.version
 
-    def older(self: Connection, api: str) -> int:
+    def older(self: BrokerConnection, api: str) -> int:
         most = {"Fetch": version, "ListOffsets": 1, "OffsetFetch": 7, "FindCoordinator": 3}
         return min(newest(self, api), most.get(api, 100))
 
-    monkeypatch.setattr(Connection, "version", older)
+    monkeypatch.setattr(BrokerConnection, "version", older)
     with Broker(source, topics={"a": 2}) as broker:
         log = broker.store.partition("a")
         log.append_batch([b"%d" % i for i in range(100)], batch_bytes=100)

@@ -31,13 +31,13 @@ from segstore.following.source_answers import (
 )
 from segstore.integers import INT32_MAX, INT64_MAX
 from segstore.leader_epochs import EpochEnd
-from segstore.replication.core.messages import Fetched
+from segstore.replication.core.messages import FetchedSpan
 from segstore.storage.meta.offset_checkpoints import read_offsets
 from segstore.testing import Broker
 from segstore.wire import cluster
-from segstore.wire.metadata import Led, Metadata, Topic
+from segstore.wire.metadata import ClusterMetadata, LeaderAndEpoch, Topic
 
-LED = Led(1, 0)
+LED = LeaderAndEpoch(1, 0)
 ID = names.new_topic_id()
 KINDS = ("mirror", "standby")
 
@@ -65,34 +65,37 @@ BAD: dict[str, tuple[Topic, str]] = {
     "a directory's name that is too long": (topic("x" * 249, partitions={0: LED, 999_999: LED}), "255 bytes"),
     "the metadata log": (topic("__cluster_metadata"), "only controllers"),
     "the id of the metadata log": (topic(topic_id="A" * 21 + "Q"), "another topic's"),
-    "leader -2": (topic(partitions={0: Led(-2, 0)}), "broker -2"),
-    "leader epoch -2": (topic(partitions={0: Led(1, -2)}), "leader epoch -2"),
-    "the largest leader epoch": (topic(partitions={0: Led(1, INT32_MAX)}), str(INT32_MAX)),
-    "a leader epoch that none can follow": (topic(partitions={0: Led(1, MOST_EPOCH + 1)}), str(MOST_EPOCH)),
+    "leader -2": (topic(partitions={0: LeaderAndEpoch(-2, 0)}), "broker -2"),
+    "leader epoch -2": (topic(partitions={0: LeaderAndEpoch(1, -2)}), "leader epoch -2"),
+    "the largest leader epoch": (topic(partitions={0: LeaderAndEpoch(1, INT32_MAX)}), str(INT32_MAX)),
+    "a leader epoch that none can follow": (
+        topic(partitions={0: LeaderAndEpoch(1, MOST_EPOCH + 1)}),
+        str(MOST_EPOCH),
+    ),
 }
 GOOD = {
     "one partition": topic(),
     "partitions of a copied directory": topic(partitions={3: LED, 7: LED}),
-    "nobody leads": topic(partitions={0: Led(-1, -1)}),
-    "the last partition": topic(partitions={MOST_PARTITION: Led(1, MOST_EPOCH)}),
+    "nobody leads": topic(partitions={0: LeaderAndEpoch(-1, -1)}),
+    "the last partition": topic(partitions={MOST_PARTITION: LeaderAndEpoch(1, MOST_EPOCH)}),
     "the longest name": topic("x" * 249),
     "an error of Kafka's": Topic("bad", "", False, 29, {}),
     "no id": topic(topic_id=""),
 }
 
 
-def metadata(*topics: Topic) -> Metadata:
-    return Metadata("c", {}, {each.name: each for each in topics})
+def metadata(*topics: Topic) -> ClusterMetadata:
+    return ClusterMetadata("c", {}, {each.name: each for each in topics})
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_topic_that_can_t_be_is_named(name: str) -> None:
     bad, told = BAD[name]
-    found = faults(metadata(bad, topic("good", names.new_topic_id(), {0: Led(1, 5)})))
+    found = faults(metadata(bad, topic("good", names.new_topic_id(), {0: LeaderAndEpoch(1, 5)})))
     assert list(found) == [bad.name]
     assert told in found[bad.name]
     assert len(found[bad.name]) < 1500
-    assert largest_epoch(metadata(bad, topic("good", names.new_topic_id(), {0: Led(1, 5)}))) == 5
+    assert largest_epoch(metadata(bad, topic("good", names.new_topic_id(), {0: LeaderAndEpoch(1, 5)}))) == 5
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -105,15 +108,15 @@ def test_two_topics_with_one_id_are_both_refused() -> None:
     assert sorted(found) == ["a", "b"]
 
 
-DATA: dict[str, tuple[dict[str, Any], Fetched | None, str]] = {
+DATA: dict[str, tuple[dict[str, Any], FetchedSpan | None, str]] = {
     "a high watermark below -1": ({"high_watermark": -2}, None, "high watermark -2"),
     "a log start offset below -1": ({"log_start_offset": -5}, None, "log start offset -5"),
     "an end of an epoch below 0": ({"diverging": EpochEnd(0, -7)}, None, "end offset of a leader epoch -7"),
     "an epoch that none can follow": ({"diverging": EpochEnd(INT32_MAX, 5)}, None, str(INT32_MAX)),
-    "a base offset below 0": ({}, Fetched(5, ((0, -9),)), "base offset -9"),
-    "a batch that ends below 0": ({}, Fetched(-3, ((0, 0),)), "end of a batch -3"),
-    "a batch of an epoch below -1": ({}, Fetched(5, ((-2, 0),)), "leader epoch of a batch -2"),
-    "a batch of the largest epoch": ({}, Fetched(5, ((3, 0), (INT32_MAX, 4))), str(INT32_MAX)),
+    "a base offset below 0": ({}, FetchedSpan(5, ((0, -9),)), "base offset -9"),
+    "a batch that ends below 0": ({}, FetchedSpan(-3, ((0, 0),)), "end of a batch -3"),
+    "a batch of an epoch below -1": ({}, FetchedSpan(5, ((-2, 0),)), "leader epoch of a batch -2"),
+    "a batch of the largest epoch": ({}, FetchedSpan(5, ((3, 0), (INT32_MAX, 4))), str(INT32_MAX)),
 }
 
 
@@ -121,7 +124,7 @@ DATA: dict[str, tuple[dict[str, Any], Fetched | None, str]] = {
 def test_numbers_of_an_answer_to_fetch(name: str) -> None:
     changes, fetched, told = DATA[name]
     data = FetchedData(0, 5, 0, None, b"")
-    check_data(data, Fetched(5, ((-1, 0), (MOST_EPOCH, 3))), "t-0")
+    check_data(data, FetchedSpan(5, ((-1, 0), (MOST_EPOCH, 3))), "t-0")
     with pytest.raises(UnusableAnswerError, match=told) as raised:
         check_data(data._replace(**changes), fetched, "t-0")
     assert "t-0" in str(raised.value)
@@ -170,7 +173,7 @@ def follow(kind: str, broker: Broker, directory: Path) -> Any:
     return call(broker.bootstrap_servers, directory, config=config)
 
 
-def told_of(monkeypatch: pytest.MonkeyPatch, change: Callable[[Metadata], Metadata]) -> None:
+def told_of(monkeypatch: pytest.MonkeyPatch, change: Callable[[ClusterMetadata], ClusterMetadata]) -> None:
     read = cluster.read_metadata
     monkeypatch.setattr(cluster, "read_metadata", lambda answer: change(read(answer)))
 
@@ -190,7 +193,7 @@ def test_other_topics_go_on(
                 assert running.wait_caught_up(PATIENCE * 1000)
         before = sorted(path.name for path in store_dir.glob("bad*"))
 
-        def change(found: Metadata) -> Metadata:
+        def change(found: ClusterMetadata) -> ClusterMetadata:
             topics = {**found.topics, bad.name: bad}
             if bad.name != "bad":
                 topics.pop("bad", None)
@@ -256,7 +259,7 @@ def test_an_address_that_can_t_be_is_told(
 ) -> None:
     hostile = [True]
 
-    def change(found: Metadata) -> Metadata:
+    def change(found: ClusterMetadata) -> ClusterMetadata:
         return found._replace(brokers={1: cluster.Address(*host)}) if hostile[0] else found
 
     told_of(monkeypatch, change)

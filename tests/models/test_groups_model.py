@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.coordinator.group.classic.member import State
+from segstore.coordinator.group.classic.member import ClassicGroupState
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     CommitFailedError,
@@ -189,7 +189,9 @@ class Membership(RuleBasedStateMachine):
             return
         raise AssertionError(f"{place} has committed in {self.coordinator.generation(GROUP)}")
 
-    @precondition(lambda self: self.coordinator.state(GROUP) in (State.EMPTY, State.DEAD))
+    @precondition(
+        lambda self: self.coordinator.state(GROUP) in (ClassicGroupState.EMPTY, ClassicGroupState.DEAD)
+    )
     @rule()
     def reset(self) -> None:
         def to_start() -> None:
@@ -221,7 +223,7 @@ class Membership(RuleBasedStateMachine):
         self.generation = max(generation, self.generation)
         # As in Kafka: one whose leader never brought an assignment is written nowhere, and nobody can commit
         # in it.
-        if self.coordinator.state(GROUP) in (State.STABLE, State.EMPTY):
+        if self.coordinator.state(GROUP) in (ClassicGroupState.STABLE, ClassicGroupState.EMPTY):
             self.kept = self.generation
         committed = {tp: at.offset for tp, at in offsets(self.store).fetch(GROUP).items()}
         for tp, before in self.before.items():
@@ -246,7 +248,7 @@ class Membership(RuleBasedStateMachine):
         assert self.written <= self.seen
 
     def check_stable(self) -> None:
-        assert self.coordinator.state(GROUP) is State.STABLE
+        assert self.coordinator.state(GROUP) is ClassicGroupState.STABLE
         had: dict[str, Any] = {c.group_metadata().member_id: c.assignment() for c in self.consumers}
         assert set(had) == {m.member_id for m in self.coordinator.members(GROUP)}
         assert set().union(*had.values()) == every(self.store, *TOPICS)

@@ -22,7 +22,7 @@ from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction import lost, metadata
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
-from segstore.coordinator.transaction.markers import Ending
+from segstore.coordinator.transaction.markers import MarkerWriter
 from segstore.coordinator.transaction.metadata import TransactionMetadata
 from segstore.errors import StorageError
 from segstore.protocol.codec import structs
@@ -74,14 +74,14 @@ class World:
         self.offsets: dict[str, int] = {}
         self.count = self.run = 0
         self.holds, self.notes = False, list[Any]()
-        write = Ending.write_markers
+        write = MarkerWriter.write_markers
 
-        def write_markers(ending: Ending, name: str, decided: TransactionMetadata) -> None:
+        def write_markers(ending: MarkerWriter, name: str, decided: TransactionMetadata) -> None:
             if self.holds:
                 raise StorageError("no marker can be written")
             write(ending, name, decided)
 
-        monkeypatch.setattr(Ending, "write_markers", write_markers)
+        monkeypatch.setattr(MarkerWriter, "write_markers", write_markers)
         self.start()
         self.store.create_topic("t", partitions=PARTITIONS)
 

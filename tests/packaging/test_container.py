@@ -22,7 +22,7 @@ from places import REPOSITORY, environment
 from waiting import PATIENCE
 
 import segstore
-from segstore.cli.app import Listed
+from segstore.cli.app import ListedCommand
 from segstore.version import VERSION
 
 
@@ -49,7 +49,7 @@ COMMANDS = {"CMD of the Dockerfile": json.loads(said("CMD")), "command of compos
 def test_a_command_is_one_of_segstore(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEGSTORE_PATH", "/store")
     serve, *options = COMMANDS[name]
-    context = Listed(serve).itself().make_context(serve, options)
+    context = ListedCommand(serve).itself().make_context(serve, options)
     assert context.params["listen"] == ("0.0.0.0:9092",)
     assert context.params["advertise"] == ("localhost:9092",)
     assert context.params["http"] == "0.0.0.0:9100"

@@ -19,7 +19,7 @@ import yaml
 from places import REPOSITORY
 
 import segstore
-from segstore.cli.app import Listed
+from segstore.cli.app import ListedCommand
 
 pytest.importorskip("prometheus_client")
 HERE = REPOSITORY / "operate"
@@ -106,7 +106,7 @@ def test_the_commands_of_the_unit_are_commands_of_segstore(key: str, tmp_path: P
     shutil.copy(HERE / "server.properties", settings)
     given = [word.replace("/etc/segstore/server.properties", str(settings)) for word in words]
     assert str(settings) in given
-    Listed(command).itself().make_context(command, given)
+    ListedCommand(command).itself().make_context(command, given)
 
 
 def test_systemd_has_nothing_to_say_but_that_segstore_is_not_there(tmp_path: Path) -> None:

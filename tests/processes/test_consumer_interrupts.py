@@ -16,7 +16,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore import Consumer
-from segstore.client.consumer.ending import Ending
+from segstore.client.consumer.ending import ConsumerEnding
 from segstore.errors import ClientClosedError, StoreClosedError
 
 CALLS: dict[str, Callable[[Consumer], object]] = {
@@ -120,7 +120,7 @@ def test_the_end_with_the_store_keeps_nobody_out(store: segstore.Store, other: T
     while raised:
         place += 1
         consumer = Consumer(store, "t")
-        ending = Ending(consumer)
+        ending = ConsumerEnding(consumer)
         raised = struck(lambda it=ending: it.close_with_store(time.monotonic() + PATIENCE, True), place)
         with suppress(StoreClosedError, ClientClosedError):  # no ConcurrentModificationError
             elsewhere(other, consumer.assignment)

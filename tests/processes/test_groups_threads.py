@@ -30,7 +30,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore.client.aio import AsyncConsumer
 from segstore.client.consumer import Consumer
-from segstore.coordinator.group.classic.member import State
+from segstore.coordinator.group.classic.member import ClassicGroupState
 
 # --- again, and elsewhere ----------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ def test_a_stable_group_leaves_its_coordinator_alone(
     for name in ("join", "sync", "heartbeat", "leave", "commit", "consumer_heartbeat"):
         monkeypatch.setattr(found, name, lambda *_, name=name: asked.append(name))
     nudges: list[int] = []
-    monkeypatch.setattr(store, "_nudge", lambda: nudges.append(1))
+    monkeypatch.setattr(store, "nudge", lambda: nudges.append(1))
     looks: list[int] = []
     poll = members[0]._coordination.poll
     monkeypatch.setattr(members[0]._coordination, "poll", lambda: [looks.append(1), poll()])
@@ -149,7 +149,7 @@ def test_a_waiting_member_is_woken(store: segstore.Store) -> None:
     got: list[Any] = []
     thread = threading.Thread(target=lambda: got.append(second.poll(timeout_ms=PATIENCE * 1000)))
     thread.start()
-    until(lambda: coordinator(store).state("g") is State.PREPARING_REBALANCE)
+    until(lambda: coordinator(store).state("g") is ClassicGroupState.PREPARING_REBALANCE)
     until(lambda: take_turns([first], 1) == [] and bool(second._subscription.states) and got)
     thread.join()
     assert got[0]

@@ -16,7 +16,7 @@ from struck import struck
 import segstore
 from segstore._native import descriptors, lib
 from segstore.files import Files, Handle
-from segstore.storage.inbox.inbox import Watch
+from segstore.storage.inbox.inbox import RenameWatch
 
 # A generator that is dropped is ended where an exception is told and passed over.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -64,7 +64,7 @@ def syncs(path: Path) -> None:
 
 
 def watches(path: Path) -> None:
-    Watch(str(path)).close()
+    RenameWatch(str(path)).close()
 
 
 def pipes(_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_is_dropped_is_closed_by_no_step_of_python(tmp_path: Path) -> None:
     held: list[object] = [
         Files().open(tmp_path / "a", write=True, create=True),
         Files().lock(tmp_path / "b"),
-        Watch(str(tmp_path)),
+        RenameWatch(str(tmp_path)),
         descriptors(),
     ]
     lib.seg_open_pipe(held[-1])

@@ -20,7 +20,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import ShareConsumer
-from segstore.client.consumer.ending import Ending
+from segstore.client.consumer.ending import ConsumerEnding
 from segstore.errors import ClientClosedError, IllegalStateError, StoreClosedError
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -149,7 +149,7 @@ def test_the_end_with_the_store_keeps_nobody_out(
     while raised:
         place += rng.randrange(1, MOST_STEP)
         queue = worker(store)
-        ending = Ending(queue)
+        ending = ConsumerEnding(queue)
         raised = struck(lambda it=ending: it.close_with_store(time.monotonic() + PATIENCE, True), place)
         with suppress(StoreClosedError, ClientClosedError):  # no ConcurrentModificationError
             elsewhere(other, queue.subscription)

@@ -9,7 +9,7 @@ from typing import Any
 from calls import FakeChannel, FakeLoop, coded
 
 from segstore.coordinator.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
-from segstore.coordinator.group.assignors.base import Subscription
+from segstore.coordinator.group.assignors.base import MemberSubscription
 from segstore.coordinator.structs import TopicPartition
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
@@ -90,7 +90,7 @@ class WireMember:
         return asked
 
     def _join(self) -> Asked:
-        subscription = encode_subscription(Subscription(self._topics, (), b"", -1, None))
+        subscription = encode_subscription(MemberSubscription(self._topics, (), b"", -1, None))
         kind = structs("JoinGroupRequest").JoinGroupRequestProtocol
         return Asked(
             self.node,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from segstore.errors import ConfigError, InvalidArgumentError
-from segstore.server.authorized import Operation as O
-from segstore.server.security.allow_list import Resource as R
+from segstore.server.authorized import AclOperation as O
+from segstore.server.security.allow_list import ResourceType as R
 from segstore.server.security.allow_list import rules
 from segstore.server.security.authorizer import Authorizer, authorizer_of
 from segstore.server.settings import ServerConfig

@@ -27,7 +27,7 @@ import segstore
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.network.connection import State
+from segstore.server.network.connection import ConnectionState
 from segstore.server.network.loop import Loop
 from segstore.server.network.outgoing import SHORT
 from segstore.server.request import LATER
@@ -269,7 +269,7 @@ def test_a_throttled_client_is_answered_at_once_and_then_not_read(store: segstor
     with serving(store, {Api.HEARTBEAT: handler}) as server, connected(server) as wire:
         assert wire.ask("Heartbeat", 4, **HEARTBEAT).throttle_time_ms == day
         (connection,) = connections(server)
-        assert connection.state is State.THROTTLED
+        assert connection.state is ConnectionState.THROTTLED
         second = wire.send("Heartbeat", 4, **HEARTBEAT)
         with connected(server) as other:
             assert other.ask("ApiVersions", 0).error_code == 0
@@ -293,7 +293,7 @@ def test_a_muted_client_that_got_no_answer_is_not_read(store: segstore.Store) ->
         wire.send("Heartbeat", 4, **HEARTBEAT)
         second = wire.send("Heartbeat", 4, **HEARTBEAT)
         (connection,) = until(lambda: connections(server))
-        until(lambda: connection.state is State.THROTTLED)
+        until(lambda: connection.state is ConnectionState.THROTTLED)
         assert len(calls) == 1
         within(server, connection._unmute)
         assert wire.receive(second).error_code == 0
@@ -379,7 +379,7 @@ def test_parts_of_files_lie_between_the_bytes_of_an_answer(
 def stuck(server: segstore.Server, wire: WireClient) -> Any:
     """Have an answer written as far as the client's and the kernel's buffers take it."""
     wire.send("Fetch", 12)
-    return until(lambda: next((c for c in connections(server) if c.state is State.WRITING), None))
+    return until(lambda: next((c for c in connections(server) if c.state is ConnectionState.WRITING), None))
 
 
 def test_a_client_that_reads_slowly_holds_up_nobody(store: segstore.Store, file: Path) -> None:

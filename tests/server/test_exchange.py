@@ -28,7 +28,7 @@ from wire_client import WireClient
 
 import segstore
 from segstore._native import held
-from segstore.server.network.connection import State
+from segstore.server.network.connection import ConnectionState
 from segstore.server.request import ANSWERED
 
 Ask = Callable[..., bytes]
@@ -164,7 +164,7 @@ def test_the_rest_of_an_answer_is_sent_when_the_client_reads(
     rest = bytearray(struct.pack(">i", 8 << 20) + bytes(8 << 20))  # more than sockets take at once
     repeat.receive = lambda sock, memory: (len(os.read(sock, 1 << 16)), (rest, []), 0)
     wire.socket.sendall(data)
-    until(lambda: connection.state is State.WRITING)
+    until(lambda: connection.state is ConnectionState.WRITING)
     del repeat.receive
     assert received(wire) == rest
     assert asked(wire, data) == expected

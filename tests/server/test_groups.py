@@ -16,7 +16,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore import mutex
-from segstore.coordinator.group.classic.member import State
+from segstore.coordinator.group.classic.member import ClassicGroupState
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
@@ -277,7 +277,7 @@ def test_a_member_leaves(node: Node, version: int) -> None:
         answer = leave(node, version, member.member_id)
         codes = [m.error_code for m in answer.members] if version >= 3 else [answer.error_code]
         assert codes == [expected]
-    assert coordinator_of(node).state("g") is State.EMPTY
+    assert coordinator_of(node).state("g") is ClassicGroupState.EMPTY
 
 
 def test_an_administrator_removes_static_members_by_one_rebalance(node: Node) -> None:
@@ -350,7 +350,7 @@ def test_a_member_that_sends_no_heartbeat_is_removed(node: Node, clock: Monotoni
     member = WireMember(node).alone(T0)
     clock.now += SESSION_MS
     coordinator_of(node).run_due()
-    assert coordinator_of(node).state("g") is State.EMPTY
+    assert coordinator_of(node).state("g") is ClassicGroupState.EMPTY
     assert member.heartbeat() is Code.UNKNOWN_MEMBER_ID
 
 

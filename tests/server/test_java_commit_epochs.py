@@ -16,7 +16,7 @@ from wire_client import WireClient
 
 import segstore
 from segstore.coordinator.consumer_protocol import decode_assignment, encode_subscription
-from segstore.coordinator.group.assignors.base import Subscription
+from segstore.coordinator.group.assignors.base import MemberSubscription
 from segstore.coordinator.structs import TopicPartition
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
@@ -105,7 +105,7 @@ class Server:
     def join_classic(self, name: str) -> Any:
         """Join by the classic protocol with what the member has; return its place."""
         owned = tuple(TopicPartition("t", number) for number in self._has.get(name, ()))
-        told = encode_subscription(Subscription(("t",), owned))
+        told = encode_subscription(MemberSubscription(("t",), owned))
 
         def ask(member_id: str) -> Any:
             protocols = [Protocol(name="cooperative-sticky", metadata=told)]

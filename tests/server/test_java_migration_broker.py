@@ -15,7 +15,7 @@ from wire_client import Sent, WireClient
 
 import segstore
 from segstore.coordinator.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
-from segstore.coordinator.group.assignors.base import Subscription
+from segstore.coordinator.group.assignors.base import MemberSubscription
 from segstore.coordinator.structs import TopicPartition
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
@@ -111,7 +111,7 @@ class Server:
         version: int = 9,
     ) -> None:
         owned = tuple(self._has.get(name, ())) if owns else ()
-        told = encode_subscription(Subscription(topics, owned)) if metadata is None else metadata
+        told = encode_subscription(MemberSubscription(topics, owned)) if metadata is None else metadata
         self._sent[name] = self._wire(name).send(
             "JoinGroup",
             version,

@@ -14,7 +14,7 @@ import segstore
 from segstore.protocol.codec import Struct, structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.authorized import NOT_ASKED, Operation, bits
+from segstore.server.authorized import NOT_ASKED, AclOperation, bits
 from segstore.server.handlers import HANDLERS
 from segstore.server.judging.judged import judged
 from segstore.server.judging.judges import JUDGES
@@ -547,13 +547,13 @@ def test_operations_tell_the_truth(store: segstore.Store, info: TopicInfo) -> No
     asked_for = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
     answer = send(node, A.METADATA, 9, topics=[topic], **asked_for).answers[0]
     assert answer.topics[0].topic_authorized_operations == bits(
-        Operation.READ, Operation.DESCRIBE, Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS
+        AclOperation.READ, AclOperation.DESCRIBE, AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS
     )
-    assert answer.cluster_authorized_operations == bits(Operation.DESCRIBE, Operation.CREATE)
+    assert answer.cluster_authorized_operations == bits(AclOperation.DESCRIBE, AclOperation.CREATE)
     group = send(node, A.DESCRIBE_GROUPS, 5, groups=["g"], include_authorized_operations=True).answers[0]
-    assert group.groups[0].authorized_operations == bits(Operation.DELETE, Operation.DESCRIBE)
+    assert group.groups[0].authorized_operations == bits(AclOperation.DELETE, AclOperation.DESCRIBE)
     cluster = send(node, A.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=True).answers[0]
-    assert cluster.cluster_authorized_operations == bits(Operation.DESCRIBE, Operation.CREATE)
+    assert cluster.cluster_authorized_operations == bits(AclOperation.DESCRIBE, AclOperation.CREATE)
     nobody = node_with(store, ["create cluster"])
     cluster = send(nobody, A.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=True).answers[0]
     assert cluster.cluster_authorized_operations == 0

@@ -17,7 +17,7 @@ from wire_client import WireClient, request
 import segstore
 from segstore.server.apis import Api
 from segstore.server.network import listener
-from segstore.server.network.connection import State
+from segstore.server.network.connection import ConnectionState
 
 MIB = 1 << 20
 HOUR = 3_600_000
@@ -187,7 +187,7 @@ def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(store: segstore.St
     with serving(store, handlers, **limits) as server, connected(server) as stuck, connected(server) as idle:
         assert is_answered(idle)
         stuck.send("Fetch", 12)
-        until(lambda: any(each.state is State.WRITING for each in connections(server)))
+        until(lambda: any(each.state is ConnectionState.WRITING for each in connections(server)))
         aged(server, 3601)
         until(lambda: part.released)
         assert is_answered(idle)
@@ -236,7 +236,7 @@ def test_large_requests_wait_for_memory(store: segstore.Store) -> None:
         until(lambda: sum(each._memory for each in connections(server)) == len(large))
         second.socket.sendall(large[:5000])
         gone.socket.sendall(large[:5000])
-        until(lambda: [each.state for each in connections(server)].count(State.STARVING) == 2)
+        until(lambda: [each.state for each in connections(server)].count(ConnectionState.STARVING) == 2)
         second.socket.sendall(large[5000:])
         gone.close()
         first.socket.sendall(large[100:])

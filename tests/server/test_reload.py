@@ -25,11 +25,11 @@ from segstore.errors import ConfigError, IllegalStateError, InvalidArgumentError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.authorized import Operation
+from segstore.server.authorized import AclOperation
 from segstore.server.handlers.fetch import Fetches
 from segstore.server.handlers.repeated_produce import RepeatedProduce
 from segstore.server.security import sasl
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 from segstore.server.settings import ServerConfig
 
 _Produce, _Fetch = structs("ProduceRequest"), structs("FetchRequest")
@@ -242,9 +242,9 @@ def test_a_handler_may_reload(store: segstore.Store) -> None:
     """The server's own thread does not wait for itself."""
     with serving(store, allow=[MAY_READ]) as server:
         node = server.node
-        assert node.allows("a", Operation.READ, Resource.TOPIC, "t")
+        assert node.allows("a", AclOperation.READ, ResourceType.TOPIC, "t")
         within(server, lambda: server.reload(allow=["User:b: read topic t"]))
-        found = {who: node.allows(who, Operation.READ, Resource.TOPIC, "t") for who in ("a", "b")}
+        found = {who: node.allows(who, AclOperation.READ, ResourceType.TOPIC, "t") for who in ("a", "b")}
         assert found == {"a": False, "b": True}
 
 

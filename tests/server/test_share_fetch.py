@@ -29,7 +29,7 @@ from segstore.coordinator.share import grants
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.shared import shared
 from segstore.protocol.error_codes import Code
-from segstore.server.fetching.share_purgatory import Glance
+from segstore.server.fetching.share_purgatory import AcquirableState
 from segstore.server.handlers.share_fetches import ShareFetches
 from segstore.server.node import Node
 from segstore.storage.producers.aborted_transactions import MOST_SEARCHED
@@ -887,7 +887,7 @@ def test_news_that_come_again_and_again_do_not_hold_up_the_loop(
     """A fetch that finds nothing, but news since it has looked, is a worker's from then on."""
     member.fetch()
     looks = iter([True, True, False])
-    monkeypatch.setattr(Glance, "differs", lambda *_: next(looks))
+    monkeypatch.setattr(AcquirableState, "differs", lambda *_: next(looks))
     before = works(member)
     waiting = member.fetch(max_wait_ms=500)
     assert waiting.body is None

@@ -23,7 +23,7 @@ from segstore.errors import (
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
-from segstore.server.network.connection import Connection
+from segstore.server.network.connection import ServerConnection
 from segstore.server.network.loop import WAITERS
 from segstore.storage.meta.fence import FENCE
 
@@ -144,7 +144,7 @@ def test_what_a_stranger_asks_again_and_again_is_one_line_of_the_log(
 ) -> None:
     """One a minute for each kind of request and address, up to a hundred, and one of all other addresses."""
     peer = "10.0.0.1"
-    monkeypatch.setattr(Connection, "peer", property(lambda _: peer, lambda _, __: None), raising=False)
+    monkeypatch.setattr(ServerConnection, "peer", property(lambda _: peer, lambda _, __: None), raising=False)
 
     def ask(times: int) -> int:
         caplog.clear()
@@ -172,7 +172,7 @@ def test_other_machines_change_the_standby_only_if_the_operator_says_so(
     """By their addresses, here in place of the loopback's; the registered one may come from anywhere."""
     store.create_topic("t")
     peer = "10.0.0.7"
-    monkeypatch.setattr(Connection, "peer", property(lambda _: peer, lambda _, __: None), raising=False)
+    monkeypatch.setattr(ServerConnection, "peer", property(lambda _: peer, lambda _, __: None), raising=False)
     refused = Code.CLUSTER_AUTHORIZATION_FAILED
     with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:
         standby = Standby(store, wire)
@@ -298,7 +298,7 @@ def test_a_standby_that_is_lost_and_comes_again_is_told_once_each(
             standby = Standby(store, wire)
             assert standby.register(SYNC).error_code == 0
             until(lambda: lines(" ms: appends with acks=all wait for it"))
-            primary = store._side.primary  # type: ignore[union-attr]
+            primary = store.engine.primary  # type: ignore[union-attr]
             for _ in range(5):
                 primary._note()
             assert (lines("has not fetched"), lines("fetches again")) == (1, 0)

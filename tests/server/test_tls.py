@@ -27,7 +27,7 @@ import segstore
 from segstore.errors import ConfigError
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
-from segstore.server.network.connection import State
+from segstore.server.network.connection import ConnectionState
 from segstore.server.network.outgoing import PIECE
 from segstore.server.network.tls_wire import TlsWire
 from segstore.server.security.tls import subject, tls_context
@@ -175,10 +175,10 @@ def test_a_slow_reader_holds_up_nobody_and_costs_one_piece(
     handlers: Any = {Api.FETCH: lambda node, request: fetched(part)}
     with over_tls(store, files, handlers) as server, connected(server, files) as slow:
         slow.send("Fetch", 12)
-        until(lambda: any(each.state is State.WRITING for each in connections(server)))
+        until(lambda: any(each.state is ConnectionState.WRITING for each in connections(server)))
         with connected(server, files) as quick:
             assert is_answered(quick)
-            held = [each for each in connections(server) if each.state is State.WRITING]
+            held = [each for each in connections(server) if each.state is ConnectionState.WRITING]
             (outgoing,) = [each._outgoing for each in held]
             assert 0 < len(outgoing._sealed) < 2 * PIECE  # type: ignore[attr-defined]
         assert not part.released

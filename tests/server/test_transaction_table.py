@@ -14,7 +14,7 @@ from transaction_states import HELD, STATES, Producers, Transactions, ask_all, a
 from transaction_table import EXPECTED, EXPIRED, STRICTER
 
 import segstore
-from segstore.coordinator.transaction.markers import Ending
+from segstore.coordinator.transaction.markers import MarkerWriter
 from segstore.coordinator.transaction.metadata import TransactionMetadata
 from segstore.errors import StorageError
 
@@ -27,10 +27,10 @@ EXPIRING = {
     "transactional.id.expiration.ms": 1,
     "transaction.remove.expired.transaction.cleanup.interval.ms": 50,
 }
-write_markers = Ending.write_markers
+write_markers = MarkerWriter.write_markers
 
 
-def held(self: Ending, transactional_id: str, decided: TransactionMetadata) -> None:
+def held(self: MarkerWriter, transactional_id: str, decided: TransactionMetadata) -> None:
     """Write markers, but none into the topic whose transactions can't be ended."""
     if any(at.topic == HELD for at in decided.partitions):
         raise StorageError("no marker can be written")
@@ -56,7 +56,7 @@ def brought(path: Path, states: tuple[str, ...] = tuple(STATES)) -> Producers:
 
 @pytest.fixture
 def none_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ending, "write_markers", held)
+    monkeypatch.setattr(MarkerWriter, "write_markers", held)
 
 
 @pytest.mark.usefixtures("none_is_ended")

@@ -19,7 +19,7 @@ from stores import START_MS, Clock
 
 import segstore
 from segstore import spark as jobs
-from segstore.archiving.object_names import Claim
+from segstore.archiving.object_names import ArchiverClaim
 from segstore.archiving.verify import verify
 from segstore.errors import ConfigError, CorruptArchiveError, DataLossError
 from segstore.records import CODECS
@@ -31,7 +31,7 @@ from spark import read, rows
 
 from segstore.spark.filters import push
 from segstore.spark.options import parse_options
-from segstore.spark.slices import Slice
+from segstore.spark.slices import OffsetSlice
 from segstore.spark.source import FilteringReader, StreamReader, arrow_schema
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LEVELS = ("read_uncommitted", "read_committed")
 COLUMNS = types.StructType().add("topic", types.StringType()).add("offset", types.LongType())
 COLUMNS = COLUMNS.add("value", types.BinaryType()).add("timestamp", types.TimestampType())
-NEXT = Claim(2, "00000000000000bb")
+NEXT = ArchiverClaim(2, "00000000000000bb")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_a_stream_reads_what_is_there_and_what_comes(spark: SparkSession, tmp_pa
         with segstore.open(store) as made:
             for partition in range(2):
                 append(made, 50, partition)
-        make_archive(store, archive, claim=Claim(turn, "00000000000000cc"))
+        make_archive(store, archive, claim=ArchiverClaim(turn, "00000000000000cc"))
         frame = spark.readStream.format("segstore").options(**given, **limit).load()
         query = (
             frame.select("partition", "offset")
@@ -108,12 +108,14 @@ def append(store: segstore.Store, n: int, partition: int = 0) -> None:
 # --- without a JVM ------------------------------------------------------------------------
 
 
-def batch(path: Path | str, filters: Any = (), **options: Any) -> tuple[list[Slice], list[dict[str, Any]]]:
+def batch(
+    path: Path | str, filters: Any = (), **options: Any
+) -> tuple[list[OffsetSlice], list[dict[str, Any]]]:
     """The slices of a read and its rows: each task has a copy of reader and slice, as Spark gives it."""
     given = {"path": str(path), **{name.replace("_", "."): str(value) for name, value in options.items()}}
     reader = FilteringReader(parse_options(given), arrow_schema(COLUMNS))
     reader.pushed, _ = push(filters)
-    parts = [part for part in reader.partitions() if isinstance(part, Slice)]
+    parts = [part for part in reader.partitions() if isinstance(part, OffsetSlice)]
     found = []
     for part in parts:
         theirs, mine = pickle.loads(pickle.dumps((reader, part)))
@@ -217,7 +219,7 @@ def test_a_stream_notices_an_archive_that_went_another_way(small: Path) -> None:
     assert len(found) == 130
     with segstore.open(small / "copy") as made:
         append(made, 60)
-    make_archive(small / "copy", small / "archive", claim=Claim(3, NEXT.nonce))
+    make_archive(small / "copy", small / "archive", claim=ArchiverClaim(3, NEXT.nonce))
     with pytest.raises(DataLossError, match=r"t-0: records before offset 130, .*another way from offset 100"):
         through(reader, at)
     reader.stop()

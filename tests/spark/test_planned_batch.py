@@ -21,8 +21,8 @@ import segstore
 from segstore.errors import IdempotencyConflictError
 from segstore.spark import checkpoints
 from segstore.spark.planned_batch import source_offsets
-from segstore.spark.sink import BatchWriter, Message, StreamWriter
-from segstore.spark.sink_store import Sink
+from segstore.spark.sink import BatchWriter, StagedMessage, StreamWriter
+from segstore.spark.sink_store import StagingSink
 
 ROWS = 10
 QUERY = "q"
@@ -55,7 +55,7 @@ class World:
 
     path: Path
     checkpoint: Checkpoint
-    sink: Sink
+    sink: StagingSink
 
     def run(self, number: int, tags: Sequence[str]) -> None:
         """Run a micro-batch, of one task for each tag."""
@@ -239,7 +239,7 @@ def test_a_job_id_stands_for_as_many_rows(n: int, conflict: bool, world: World) 
             writer.commit(messages)
     assert world.held == BEFORE + named("a")
     assert left_in_inbox(world.path) == []
-    assert isinstance(messages[0], Message)
+    assert isinstance(messages[0], StagedMessage)
 
 
 # --- plans --------------------------------------------------------------------------------------

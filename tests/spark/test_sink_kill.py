@@ -22,7 +22,7 @@ from stores import in_child, killed
 import segstore
 from segstore.errors import SegstoreError
 from segstore.files import Files
-from segstore.spark.sink import BatchWriter, Message, StreamWriter
+from segstore.spark.sink import BatchWriter, StagedMessage, StreamWriter
 
 TASKS = 2
 ROWS = 30
@@ -183,7 +183,7 @@ def test_abort_after_a_commit_undoes_nothing(state: Path) -> None:
         store.create_topic("gone")
         sealed = write(one, 2, rows(2))
         waiting = StreamWriter(sink(state, None, None, timeout_ms=0))
-        store._side.inbox.close()  # an application that hangs
+        store.engine.inbox.close()  # an application that hangs
         with pytest.raises(TimeoutError, match=r"option sealTimeout=0ms"):
             waiting.commit(sealed, 2)
         waiting.abort(sealed, 2)
@@ -271,4 +271,4 @@ def test_a_task_must_say_what_it_is_of(state: Path) -> None:
     with task(number=None), pytest.raises(SegstoreError, match="which query and micro-batch"):
         one.write(iter([]))
     with pytest.raises(SegstoreError, match="micro-batch 7 was given"):
-        one.commit([Message(None, "q", 6)], 7)
+        one.commit([StagedMessage(None, "q", 6)], 7)

@@ -29,7 +29,7 @@ from segstore.spark import source
 from segstore.spark.columns import arrow_schema
 from segstore.spark.filters import push
 from segstore.spark.options import parse_options
-from segstore.spark.plan import Range, divide
+from segstore.spark.plan import PlannedRange, divide
 from segstore.spark.source import FilteringReader, reader
 
 N = 60
@@ -242,7 +242,7 @@ def test_who_is_asked_for_filters(name: str, root: Path, monkeypatch: pytest.Mon
     step=st.integers(1, 50),
 )
 def test_parts_are_the_whole(ends: list[int], least: int | None, most: int | None, step: int) -> None:
-    ranges = [Range(TopicPartition("t", p), 7, 7 + end) for p, end in enumerate(ends)]
+    ranges = [PlannedRange(TopicPartition("t", p), 7, 7 + end) for p, end in enumerate(ends)]
     parts = divide(ranges, least, most, lambda whole, offset: max(offset - offset % step, 0))
     for whole in ranges:
         mine = [part for part in parts if part.partition == whole.partition]

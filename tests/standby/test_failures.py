@@ -17,7 +17,7 @@ from producers import send
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.coordinator.transaction.markers import Ending
+from segstore.coordinator.transaction.markers import MarkerWriter
 from segstore.errors import DuplicateSequenceError, OutOfOrderSequenceError, StorageError
 from segstore.testing import Broker
 
@@ -286,7 +286,7 @@ def test_a_transaction_of_the_process_that_had_the_primary(
         for number in range(2):
             producer.send("a", b"only", partition=number)
         producer.flush()
-        patch.setattr(Ending, "write_markers", refuse)
+        patch.setattr(MarkerWriter, "write_markers", refuse)
         if is_decided:
             producer.commit_transaction()
         caught_up(standby, broker.store)

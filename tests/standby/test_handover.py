@@ -14,7 +14,7 @@ import segstore
 from segstore.errors import BrokerError, UnusableAnswerError
 from segstore.following.compared_fetch import ComparedFetch
 from segstore.following.followed_log import FollowedLog
-from segstore.following.primary import Primary
+from segstore.following.primary import PrimaryClient
 from segstore.integers import INT32_MAX
 from segstore.protocol.error_codes import Code
 from segstore.testing import Broker
@@ -42,9 +42,9 @@ def test_a_primary_that_is_never_content_is_no_endless_loop(
     tmp_path: Path, store_dir: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     knows, error = FENCED[name]
-    begin, asked = Primary._begin, []
+    begin, asked = PrimaryClient._begin, []
 
-    def fenced(self: Primary, epoch: int) -> Any:
+    def fenced(self: PrimaryClient, epoch: int) -> Any:
         asked.append(epoch)
         assert len(asked) < 100
         part = begin(self, 0)
@@ -56,7 +56,7 @@ def test_a_primary_that_is_never_content_is_no_endless_loop(
         with followed(broker, store_dir) as standby:
             assert standby.wait_caught_up(LIMIT)
             with monkeypatch.context() as patched:
-                patched.setattr(Primary, "_begin", fenced)
+                patched.setattr(PrimaryClient, "_begin", fenced)
                 with pytest.raises(error):
                     standby.promote("reachable", timeout_ms=LIMIT)
             standby.promote("reachable", timeout_ms=LIMIT).close()

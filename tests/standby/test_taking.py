@@ -15,7 +15,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.errors import BrokerError, CorruptCheckpointError, DisconnectedError
-from segstore.following.primary import Primary
+from segstore.following.primary import PrimaryClient
 from segstore.testing import Broker
 
 LIMIT = PATIENCE * 1000
@@ -49,16 +49,16 @@ def broker(tmp_path: Path, state: str, store_dir: Path) -> Any:
 
 def after(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the first registration be made, and its answer be this error."""
-    register: Callable[[Primary], int] = Primary.register
+    register: Callable[[PrimaryClient], int] = PrimaryClient.register
     left = [error]
 
-    def registering(self: Primary) -> int:
+    def registering(self: PrimaryClient) -> int:
         made = register(self)
         if left:
             raise left.pop()
         return made
 
-    monkeypatch.setattr(Primary, "register", registering)
+    monkeypatch.setattr(PrimaryClient, "register", registering)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -107,7 +107,7 @@ def test_a_process_that_ends_anywhere_at_its_first_start_follows_again(tmp_path:
                 assert standby.wait_caught_up(LIMIT)
                 assert values(standby.store.partition("t")) == [b"1"]
             assert segstore.check(directory) == []
-            broker.store._side.primary.unregister()  # type: ignore[union-attr]
+            broker.store.engine.primary.unregister()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("state", ["new", "returns"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from segstore import names
 from segstore._native import crc32c
 from segstore.archiving.chain import read_state
-from segstore.archiving.object_names import PartitionKey
+from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.segment_list import SegmentList, parse_segment_list
 from segstore.archiving.state import ArchivedPartition, ArchiveState
 from segstore.storage.store.store import open as open_store
@@ -19,7 +19,7 @@ Logs = dict[int, bytes]
 """The bytes of the log of each segment, by its base offset."""
 
 
-def archived_logs(objects, time: int | None = None) -> dict[PartitionKey, Logs]:
+def archived_logs(objects, time: int | None = None) -> dict[TopicIdPartition, Logs]:
     """Return the logs of all partitions that an archive has. Each object that the state names is read."""
     state = read_state(objects, time)
     return {key: partition_logs(objects, each) for key, each in state.partitions.items()}
@@ -52,19 +52,19 @@ def partition_logs(objects, partition: ArchivedPartition) -> Logs:
     return {base: data for base, data in found.items() if data}
 
 
-def store_logs(store: str | Path) -> dict[PartitionKey, Logs]:
+def store_logs(store: str | Path) -> dict[TopicIdPartition, Logs]:
     """Return the logs of all partitions of a store that nobody writes to now."""
     found = {}
     with open_store(store, "r") as opened:
         for info in opened.topics().values():
             for number in info.partition_ids:
-                view = opened.partition(info.name, number)._source.view
+                view = opened.partition(info.name, number).source.view
                 logs = {
                     segment.base_offset: Path(segment.path).read_bytes()[: view.end_of(slot)]
                     for slot, segment in enumerate(view.segments)
                     if os.path.exists(segment.path)
                 }
-                key = PartitionKey(info.name, info.topic_id, number)
+                key = TopicIdPartition(info.name, info.topic_id, number)
                 found[key] = {base: data for base, data in logs.items() if data}
     return found
 

@@ -13,8 +13,15 @@ from made_archive import CLAIM, SUFFIXES, _batches, _settings, _uploaded
 from segstore import names
 from segstore._native import crc32c
 from segstore.archiving.commit_format import pack_header
-from segstore.archiving.object_names import STATE, Claim, CommitName, PartitionKey, claim_object, upload
-from segstore.archiving.pieces import Piece, Segment, piece_of
+from segstore.archiving.object_names import (
+    STATE,
+    ArchiverClaim,
+    CommitName,
+    TopicIdPartition,
+    claim_object,
+    upload,
+)
+from segstore.archiving.pieces import ArchivedPiece, ArchivedSegment, piece_of
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic, Versions, Way, header_of, with_version
@@ -35,8 +42,8 @@ class ArchivedHistory:
         self.remote.write(claim_object(CLAIM), [b"{}"])
         self.sequence = 0
         self.topics: dict[tuple[str, str], ArchivedTopic] = {}
-        self.lists: dict[PartitionKey, SegmentList] = {}
-        self.partitions: dict[PartitionKey, dict[str, Any]] = {}
+        self.lists: dict[TopicIdPartition, SegmentList] = {}
+        self.partitions: dict[TopicIdPartition, dict[str, Any]] = {}
         self.files: dict[str, Versions] = {}
         self._uploads = 0
 
@@ -52,7 +59,7 @@ class ArchivedHistory:
             self._take_topics(store, time)
             for info in store.topics().values():
                 for number in info.partition_ids:
-                    key = PartitionKey(info.name, info.topic_id, number)
+                    key = TopicIdPartition(info.name, info.topic_id, number)
                     self.partitions[key] = self._partition(store, key, str(name), bodies, time)
             for file in SMALL_FILES:
                 held = Path(path, names.OURS, file)
@@ -68,7 +75,7 @@ class ArchivedHistory:
     def go_another_way(self, time: int) -> None:
         """Let the next states be those of another claim, from a time (ms) on."""
         self.ways = (*self.ways, Way(time, self.claim))
-        self.claim = Claim(self.claim.epoch + 1, "0" * 16)
+        self.claim = ArchiverClaim(self.claim.epoch + 1, "0" * 16)
         self.remote.write(claim_object(self.claim), [b"{}"])
 
     def _place_pieces(self, name: str, pieces_at: int) -> None:
@@ -93,10 +100,10 @@ class ArchivedHistory:
             self.topics[which] = ArchivedTopic(*which, info.partition_ids, settings, created)
 
     def _partition(
-        self, store: Store, key: PartitionKey, name: str, bodies: list[bytes], time: int
+        self, store: Store, key: TopicIdPartition, name: str, bodies: list[bytes], time: int
     ) -> dict[str, Any]:
         log = store.partition(key.topic, key.partition)
-        view = log._source.view
+        view = log.source.view
         directory = os.path.join(store.path, names.partition_dir(key.topic, key.partition))
         ends = dict(zip(view.bases, view.bases[1:], strict=False))
         listed = self._list(key, directory, ends, view.start_offset, time)
@@ -108,9 +115,9 @@ class ArchivedHistory:
             bodies.append(data)
             latest = max(each[4] for each in batches)
             place = (name, at, len(data), crc32c(data), active.base_offset, 0)
-            pieces.append(Piece(*place, batches[0][2], batches[-1][3], latest))
+            pieces.append(ArchivedPiece(*place, batches[0][2], batches[-1][3], latest))
         loaded: LeaderEpochCache = LeaderEpochs.load(
-            store._context.files, os.path.join(directory, names.LEADER_EPOCHS)
+            store.context.files, os.path.join(directory, names.LEADER_EPOCHS)
         )
         told = ArchivedPartition(
             *(key, listed, (), view.start_offset, view.end_offset, log.last_stable_offset),
@@ -119,11 +126,11 @@ class ArchivedHistory:
         return told.to_json(pieces, 0)
 
     def _list(
-        self, key: PartitionKey, directory: str, ends: dict[int, int], start: int, time: int
+        self, key: TopicIdPartition, directory: str, ends: dict[int, int], start: int, time: int
     ) -> str | None:
         before = self.lists.get(key, SegmentList(key))
         there = {base: _crcs(directory, base) for base in ends}
-        kept: list[Segment] = []
+        kept: list[ArchivedSegment] = []
         for each in before.segments:
             same = there.get(each.base) == each.files.get(names.LOG)
             if each.until is None and not same:
@@ -145,7 +152,9 @@ class ArchivedHistory:
         self.remote.write(found, [made.to_bytes()])
         return found
 
-    def _upload(self, key: PartitionKey, directory: str, base: int, end: int, time: int) -> Segment:
+    def _upload(
+        self, key: TopicIdPartition, directory: str, base: int, end: int, time: int
+    ) -> ArchivedSegment:
         made = _uploaded(self.remote, key, directory, base, end, time, self.claim)
         other = made._replace(upload=upload(self.claim, self._uploads))
         for suffix in other.files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from segstore.archiving.archiver import Archiver
-from segstore.archiving.counts import Counts
+from segstore.archiving.counts import ArchiverCounts
 from segstore.archiving.moment import Moments
 from segstore.archiving.settings import checked
 from segstore.storage.store.store import open as open_store
@@ -27,7 +27,7 @@ def archiver_of(store, objects, *, clock=None, again=lambda error: False, most_a
     given = {} if clock is None else {"clock": clock}
     with open_store(store, "r", **given) as opened:
         asked = checked(**{**DEFAULTS, **settings})
-        made = Archiver(objects, Moments(opened, asked), asked, Counts(), again, most_at_once)
+        made = Archiver(objects, Moments(opened, asked), asked, ArchiverCounts(), again, most_at_once)
         try:
             yield made
         finally:

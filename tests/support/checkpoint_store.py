@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from waiting import PATIENCE
 
 import segstore
-from segstore.filetree import File, FileTree, Snapshot, read_file
+from segstore.filetree import File, FileTree, TreeSnapshot, read_file
 from segstore.spark import checkpoints
 from segstore.spark.checkpointing import Checkpoints
 
@@ -117,7 +117,7 @@ def held(tree: FileTree) -> dict[str, bytes | None]:
     return {path: b"".join(tree.read(path)) if isinstance(node, File) else None for path, node in tree.walk()}
 
 
-def held_by(log: segstore.PartitionLog, seen: Snapshot) -> dict[str, bytes | None]:
+def held_by(log: segstore.PartitionLog, seen: TreeSnapshot) -> dict[str, bytes | None]:
     """Return what `held` returns, for a snapshot."""
     nodes = list(seen.nodes.walk("/"))
     return {

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from segstore.cli.app import COMMANDS as COMMANDS
-from segstore.cli.app import Listed, commands
+from segstore.cli.app import ListedCommand, commands
 from segstore.cli.command_line import moved
 
 STAND_IN = re.compile(r"[A-Z][A-Z_]*(?:[:=,][A-Z_]+)*(?:\[,\.\.\.\])?|…|\.\.\.")
@@ -51,7 +51,7 @@ def command_of(words: Sequence[str]) -> tuple[list[str], click.Command, list[str
         child = command.get_command(ctx, name)
         if child is None:
             raise Found(f"{' '.join(names)} has no command {name!r}")
-        command = child.itself() if isinstance(child, Listed) else child
+        command = child.itself() if isinstance(child, ListedCommand) else child
         names.append(name)
     return names, command, rest
 
@@ -123,7 +123,7 @@ def options() -> set[str]:
 
 def _all(command: click.Command) -> Iterator[click.Command]:
     """Yield a command and the commands below it."""
-    command = command.itself() if isinstance(command, Listed) else command
+    command = command.itself() if isinstance(command, ListedCommand) else command
     yield command
     if isinstance(command, click.Group):
         ctx = context(command)

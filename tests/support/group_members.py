@@ -17,8 +17,8 @@ from segstore.coordinator.consumer_protocol import (
     encode_subscription,
 )
 from segstore.coordinator.group.assignors import by_name
-from segstore.coordinator.group.assignors.base import Subscription
-from segstore.coordinator.group.classic.member import Joined, Joining, Ticket
+from segstore.coordinator.group.assignors.base import MemberSubscription
+from segstore.coordinator.group.classic.member import JoinGroupResult, Joining, Ticket
 from segstore.coordinator.group.consumers.group import ConsumerGroupInfo
 from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -92,7 +92,7 @@ class Classic:
         self.assignor = by_name(assignor)
         self.member_id, self.generation = "", -1
         self.has: set[int] = set()
-        self.joining: Ticket[Joined] | None = None
+        self.joining: Ticket[JoinGroupResult] | None = None
         self.syncing: Ticket[bytes] | None = None
 
     @property
@@ -104,7 +104,7 @@ class Classic:
         if not self.assignor.cooperative:
             self.has = set()
         owned = tuple(TopicPartition("t", number) for number in sorted(self.has))
-        told = encode_subscription(Subscription(("t",), owned, b"", self.generation))
+        told = encode_subscription(MemberSubscription(("t",), owned, b"", self.generation))
         joining = Joining(
             protocols=((self.assignor.name, told),),
             member_id=self.member_id,
@@ -137,7 +137,7 @@ class Classic:
     def beat(self) -> None:
         coordinator(self.store).heartbeat(self.group, self.member_id, self.generation, self.instance)
 
-    def _sync(self, joined: Joined | None) -> None:
+    def _sync(self, joined: JoinGroupResult | None) -> None:
         if joined is None:
             return
         self.joining, self.generation = None, joined.generation

@@ -9,7 +9,7 @@ from typing import Any
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
-from segstore.coordinator.group.classic.member import State
+from segstore.coordinator.group.classic.member import ClassicGroupState
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
@@ -78,7 +78,7 @@ def member_ids(store: segstore.Store, group: str = "g") -> list[str]:
 
 
 def is_empty(store: segstore.Store, group: str = "g") -> bool:
-    return coordinator(store).state(group).value == State.EMPTY.value
+    return coordinator(store).state(group).value == ClassicGroupState.EMPTY.value
 
 
 def offsets(store: segstore.Store) -> GroupOffsets:
@@ -114,7 +114,7 @@ def settled(store: segstore.Store, consumers: Iterable[Consumer], group: str = "
     for _ in range(20):
         found += take_turns(consumers, 1)
         places = {c.group_metadata()[1::3] for c in consumers}
-        if coordinator(store).state(group).value == State.STABLE.value and places == {
+        if coordinator(store).state(group).value == ClassicGroupState.STABLE.value and places == {
             (coordinator(store).generation(group), "<stable>")
         }:
             return found

@@ -31,12 +31,12 @@ from segstore.files import Files
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
-from segstore.replication.data_directory import Change, DataDirectory, open_directory
+from segstore.replication.data_directory import DataDirectory, DirectoryChange, open_directory
 from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import MetaProperties, read_properties
-from segstore.replication.metadata.voters import Place
-from segstore.replication.replica_fetch import Read
+from segstore.replication.metadata.voters import VoterDirectory
+from segstore.replication.replica_fetch import LeaderRead
 from segstore.replication.settings import ReplicationConfig
 from segstore.storage.context import wall_clock
 from segstore.storage.log.acks import Acks
@@ -208,7 +208,7 @@ class Member:
         if concerned:
             self.directory.post(partial(self.directory.apply, [self._change(key) for key in concerned]))
 
-    def _change(self, key: PartitionKey) -> Change:
+    def _change(self, key: PartitionKey) -> DirectoryChange:
         image = self._observer.image
         topic = image.topics[key.topic]
         here = (
@@ -219,7 +219,7 @@ class Member:
         made = new_topic(key.topic, 1, topic.config)
         info = replace(made, topic_id=topic.topic_id, partition_ids=tuple(sorted(here)))
         config = self._replication.replica_config(info)
-        return Change(info, config, ((key.partition, image.partitions[key]),))
+        return DirectoryChange(info, config, ((key.partition, image.partitions[key]),))
 
     # --- replicas (Links) -------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Member:
     def leads(self, replica: LocalReplica) -> None:
         """See `Links`."""
 
-    def read(self, broker: int, read: Read) -> None:
+    def read(self, broker: int, read: LeaderRead) -> None:
         """See `Links`."""
         self.directory.read(read)
 
@@ -336,7 +336,7 @@ class Member:
         self.server.settle()
 
 
-def _place(node: int, root: Path, cluster_id: str) -> Place:
+def _place(node: int, root: Path, cluster_id: str) -> VoterDirectory:
     known = read_properties(Files(), str(root)) if root.exists() else None
     made = known or MetaProperties(cluster_id, node, names.new_topic_id())
-    return Place(node, str(root), made, known is None)
+    return VoterDirectory(node, str(root), made, known is None)

@@ -13,13 +13,13 @@ from segstore.archiving.commit_format import pack_header
 from segstore.archiving.object_names import (
     COMMIT,
     STATE,
-    Claim,
+    ArchiverClaim,
     CommitName,
-    PartitionKey,
+    TopicIdPartition,
     claim_object,
     upload,
 )
-from segstore.archiving.pieces import Piece, Segment
+from segstore.archiving.pieces import ArchivedPiece, ArchivedSegment
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.segment_list import SegmentList
 from segstore.archiving.state import ArchivedPartition, ArchivedTopic, header_of
@@ -30,11 +30,11 @@ from segstore.storage.store.store import Store
 from segstore.storage.store.store import open as open_store
 
 SUFFIXES = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
-CLAIM = Claim(1, "00000000000000aa")
+CLAIM = ArchiverClaim(1, "00000000000000aa")
 
 
 def make_archive(
-    store: str | Path, uri: str | Path, time: int = 1_000, pieces: int = 2, claim: Claim = CLAIM
+    store: str | Path, uri: str | Path, time: int = 1_000, pieces: int = 2, claim: ArchiverClaim = CLAIM
 ) -> RemoteFiles:
     """Archive a store that nobody writes: one state, and a commit with the last of up to `pieces` pieces of
     each partition.
@@ -63,15 +63,15 @@ def _settings(info: TopicInfo, time: int) -> tuple[tuple[int, bytes], ...]:
 
 class _Made:
     def __init__(
-        self, remote: RemoteFiles, store: Store, info: TopicInfo, number: int, time: int, claim: Claim
+        self, remote: RemoteFiles, store: Store, info: TopicInfo, number: int, time: int, claim: ArchiverClaim
     ) -> None:
-        self.key, self.time = PartitionKey(info.name, info.topic_id, number), time
+        self.key, self.time = TopicIdPartition(info.name, info.topic_id, number), time
         log = store.partition(info.name, number)
-        self.view = log._source.view
+        self.view = log.source.view
         self.stable = log.last_stable_offset
         directory = os.path.join(store.path, names.partition_dir(info.name, number))
         path = os.path.join(directory, names.LEADER_EPOCHS)
-        loaded: LeaderEpochCache = LeaderEpochs.load(store._context.files, path)
+        loaded: LeaderEpochCache = LeaderEpochs.load(store.context.files, path)
         self.epochs = loaded.entries
         sealed = tuple(
             _uploaded(remote, self.key, directory, base, end, time, claim)
@@ -96,7 +96,7 @@ class _Made:
             at = sum(map(len, bodies))
             bodies.append(body)
             pieces.append(
-                Piece(
+                ArchivedPiece(
                     *(str(name), at, len(body), crc32c(body), active.base_offset, wanted[0][0]),
                     *(wanted[0][2], wanted[-1][3], max(each[4] for each in wanted)),
                 )
@@ -123,8 +123,14 @@ def _batches(data: bytes) -> list[tuple[int, int, int, int, int]]:
 
 
 def _uploaded(
-    remote: RemoteFiles, key: PartitionKey, directory: str, base: int, end: int, time: int, claim: Claim
-) -> Segment:
+    remote: RemoteFiles,
+    key: TopicIdPartition,
+    directory: str,
+    base: int,
+    end: int,
+    time: int,
+    claim: ArchiverClaim,
+) -> ArchivedSegment:
     files = {}
     for suffix in SUFFIXES:
         path = Path(directory, names.segment_file(base, suffix))
@@ -135,7 +141,7 @@ def _uploaded(
         (each[4] for each in _batches(Path(directory, names.segment_file(base, names.LOG)).read_bytes())),
         default=-1,
     )
-    segment = Segment(base, end, upload(claim, 0), files, latest, time)
+    segment = ArchivedSegment(base, end, upload(claim, 0), files, latest, time)
     for suffix in files:
         data = Path(directory, names.segment_file(base, suffix)).read_bytes()
         remote.write(segment.object(key, suffix), [data])

@@ -27,7 +27,7 @@ import segstore
 from segstore import Consumer, Producer, SegstoreError
 from segstore._native import ffi
 from segstore.client.producer import FutureRecordMetadata
-from segstore.storage.segment.active import ActiveSegment, Part
+from segstore.storage.segment.active import ActiveSegment, ChunkPart
 from segstore.storage.staging import Stager, seal
 
 SMALL = {"segment.bytes": 20_000, "index.interval.bytes": 200}
@@ -306,7 +306,7 @@ def keeping_a_view(append: Callable[..., int]) -> Callable[..., int]:
     """
     lend = getattr(ffi, "_".join(("from", "buffer")))
 
-    def kept(self: ActiveSegment, parts: list[Part], *rest: Any) -> int:
+    def kept(self: ActiveSegment, parts: list[ChunkPart], *rest: Any) -> int:
         data = parts[0].chunk.data
         view = lend("uint8_t[]", data)
         assert len(view) == len(data)

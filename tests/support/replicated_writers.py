@@ -11,7 +11,7 @@ from stores import START_MS, Clock
 from segstore.config import StoreConfig, TopicConfig
 from segstore.files import Files
 from segstore.names import new_topic_id
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.scheduler import Scheduler
@@ -24,7 +24,7 @@ def open_writer(path: Path, files: Files | None = None, *, replicated: bool = Tr
     """Open a data directory as a replicated store does, and make it where it is missing."""
     files = files or Files()
     path.mkdir(exist_ok=True)
-    context = Context(
+    context = StoreContext(
         str(path), files, HandlePool(files, 100), Scheduler(), Clock(START_MS), True, os.getpid()
     )
     return StoreWriter(context, StoreConfig.parse({}), replicated=replicated)

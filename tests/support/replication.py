@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from segstore.leader_epochs import LeaderEpochCache
-from segstore.replication.core.cluster import Heartbeat
+from segstore.replication.core.cluster import BrokerHeartbeat
 from segstore.replication.core.config import ControllerConfig, ReplicaConfig
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.effects import Effects, Persist, Send
@@ -11,8 +11,8 @@ from segstore.replication.core.follower import Follower
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.log import ReplicaLog
 from segstore.replication.core.messages import AlterPartition, FetchRequest
-from segstore.replication.core.partition import Partition
-from segstore.replication.core.records import PartitionRecord
+from segstore.replication.core.partition import PartitionReplica
+from segstore.replication.core.records import PartitionDecision
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 
 NOW = 100_000
@@ -36,16 +36,18 @@ def brokers(count: int = 3) -> dict[int, BrokerRegistration]:
     return {broker: BrokerRegistration(70 + broker, f"i{broker}", fenced=False) for broker in range(count)}
 
 
-def leading(of: ReplicaLog | None = None, min_isr: int = 1, **fields: object) -> tuple[Partition, Leader]:
+def leading(
+    of: ReplicaLog | None = None, min_isr: int = 1, **fields: object
+) -> tuple[PartitionReplica, Leader]:
     """A partition that has just become leader."""
-    made = Partition(0, of or log(), brokers(), ReplicaConfig(min_isr, LAG))
+    made = PartitionReplica(0, of or log(), brokers(), ReplicaConfig(min_isr, LAG))
     made.become(state(**fields), NOW)
     return made, made.leader
 
 
-def following(of: ReplicaLog) -> tuple[Partition, Follower]:
+def following(of: ReplicaLog) -> tuple[PartitionReplica, Follower]:
     """Replica 1, which has just become a follower of 0 in epoch 5."""
-    made = Partition(1, of, brokers(), ReplicaConfig())
+    made = PartitionReplica(1, of, brokers(), ReplicaConfig())
     made.become(state(), NOW)
     assert isinstance(made.role, Follower)
     return made, made.role
@@ -84,7 +86,7 @@ def controller(live: int = 3, **settings: object) -> Controller:
 def beat(of: Controller, broker: int, now: int = NOW, **wants: bool) -> Effects:
     """A heartbeat of a broker that has read all metadata."""
     epoch = of.cluster.brokers[broker].epoch
-    return of.heartbeat(Heartbeat(broker, epoch, of.next_offset - 1, **wants), now)
+    return of.heartbeat(BrokerHeartbeat(broker, epoch, of.next_offset - 1, **wants), now)
 
 
 def led(of: Controller, **fields: object) -> PartitionRegistration:
@@ -96,4 +98,4 @@ def led(of: Controller, **fields: object) -> PartitionRegistration:
 def written(effects: Effects) -> list[PartitionRegistration]:
     """The states of partitions that effects write."""
     records = [effect.record for effect in effects if isinstance(effect, Persist)]
-    return [record.registration for record in records if isinstance(record, PartitionRecord)]
+    return [record.registration for record in records if isinstance(record, PartitionDecision)]

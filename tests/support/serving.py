@@ -18,7 +18,7 @@ from segstore.protocol.codec import structs
 from segstore.server.apis import Api
 from segstore.server.handlers import HANDLERS
 from segstore.server.network import server as module
-from segstore.server.network.connection import Connection
+from segstore.server.network.connection import ServerConnection
 from segstore.server.request import LATER, Handler, Request
 from segstore.server.settings import ServerConfig
 
@@ -65,9 +65,9 @@ def within(server: segstore.Server, call: Callable[[], Any]) -> Any:
     return told.get(timeout=PATIENCE)
 
 
-def connections(server: segstore.Server) -> list[Connection]:
+def connections(server: segstore.Server) -> list[ServerConnection]:
     """Return the open connections of a server."""
-    found: list[Connection] = within(server, lambda: list(server._service._listener.connections._all))
+    found: list[ServerConnection] = within(server, lambda: list(server._service._listener.connections._all))
     return found
 
 

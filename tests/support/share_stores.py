@@ -12,7 +12,7 @@ from stores import Clock
 import segstore
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.share.core.values import AckBatch, AcknowledgeType
-from segstore.coordinator.share.grants import AcquireTerms, Acquisition
+from segstore.coordinator.share.grants import AcquiredPartition, AcquireTerms
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.share.state_log import StateLog
@@ -87,7 +87,7 @@ class ShareStore:
         partition: int = 0,
         mode: int = 0,
         max_bytes: int = 1 << 20,
-    ) -> Acquisition | None:
+    ) -> AcquiredPartition | None:
         """Acquire records of one partition; raise its error."""
         terms = AcquireTerms(want, want, mode, max_bytes)
         found = self.share.acquire(group, member, [(self.topic_id, partition)], terms)

@@ -17,8 +17,8 @@ from waiting import PATIENCE
 
 from pyspark_segstore import DefaultSource
 from segstore.files import Files
-from segstore.spark.sink import Message, StreamWriter
-from segstore.spark.sink_store import Sink
+from segstore.spark.sink import StagedMessage, StreamWriter
+from segstore.spark.sink_store import StagingSink
 from segstore.spark.source import StreamReader
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -43,8 +43,8 @@ def sink(
     topic: str | None = "t",
     files: Files | None = None,
     timeout_ms: int = int(PATIENCE * 1000),
-) -> Sink:
-    return Sink(str(path), topic, timeout_ms, files)
+) -> StagingSink:
+    return StagingSink(str(path), topic, timeout_ms, files)
 
 
 @contextmanager
@@ -59,7 +59,9 @@ def task(query: str = "q", number: int | str | None = 0) -> Iterator[None]:
         TaskContext._taskContext = None
 
 
-def write(writer: StreamWriter, number: int, tasks: Sequence[Sequence[pa.RecordBatch]]) -> list[Message]:
+def write(
+    writer: StreamWriter, number: int, tasks: Sequence[Sequence[pa.RecordBatch]]
+) -> list[StagedMessage]:
     """Write a micro-batch as Spark's tasks do, and return their messages."""
     messages = []
     for batches in tasks:
@@ -144,11 +146,11 @@ class KilledReader(StreamReader):
 
 
 class KilledWriter(StreamWriter):
-    def __init__(self, sink: Sink, kill: Kill) -> None:
+    def __init__(self, sink: StagingSink, kill: Kill) -> None:
         super().__init__(sink)
         self._kill = kill
 
-    def write(self, iterator: Any) -> Message:
+    def write(self, iterator: Any) -> StagedMessage:
         batch = int(TaskContext.get().getLocalProperty("streaming.sql.batchId"))
         self.sink = replace(self.sink, files=self._kill.files("write", batch))
         return super().write(iterator)

@@ -17,7 +17,7 @@ from plain_rows import COLUMNS, Answer, Query, Row, groups_of, met, projected
 
 import segstore
 from segstore.storage.scans.columns import TOPIC_SCHEMA
-from segstore.tables.source import Source
+from segstore.tables.source import TopicSource
 from segstore.tables.table import Table
 
 
@@ -179,7 +179,7 @@ def scan_bounded(place: Place, query: Query) -> Answer:
 
 def table_bounded(place: Place, query: Query) -> Answer:
     """The same, of what engines read."""
-    table = Table(Source(place.store_or_path, place.topic, **query.terms.given()))
+    table = Table(TopicSource(place.store_or_path, place.topic, **query.terms.given()))
     return _of_batches(list(table.batches(query.columns, query.bounds)), query)
 
 

@@ -32,7 +32,7 @@ from segstore.protocol.error_codes import Code, told_error
 from segstore.testing import Broker
 from segstore.wire.backoff import Backoff
 from segstore.wire.cluster import Cluster, addresses, is_passing
-from segstore.wire.connection import Address, Connection
+from segstore.wire.connection import Address, BrokerConnection
 from segstore.wire.settings import WireConfig
 
 
@@ -88,7 +88,7 @@ def versions(*ranges: tuple[int, int, int], version: int = 0, error: int = 0) ->
 
 def test_the_newest_common_version_is_taken(store: segstore.Store) -> None:
     with segstore.serve(store, port=0) as server:
-        connection = Connection(Address(server.host, server.port), config(client_id="me"), None)
+        connection = BrokerConnection(Address(server.host, server.port), config(client_id="me"), None)
         assert (connection.version("Fetch"), connection.version("SaslHandshake")) == (18, 1)
         assert connection.ask("Metadata", topics=[]).brokers[0].port == server.port
         connection.close()
@@ -104,7 +104,7 @@ def test_a_broker_of_another_age_is_asked_for_the_versions_that_it_knows() -> No
         peer.sendall(answered(request, versions((18, 0, 2), (3, 0, 1), (1, 99, 100), version=2)))
 
     with scripted(old) as address:
-        connection = Connection(address, config(), None)
+        connection = BrokerConnection(address, config(), None)
         assert connection.version("Metadata") == 1
         with pytest.raises(UnsupportedVersionError, match=f"{address} has 99 to 100: Fetch"):
             connection.version("Fetch")
@@ -122,7 +122,7 @@ def test_offsets_are_asked_for_by_names_of_topics() -> None:
         peer.sendall(answered(read_request(peer), told))
 
     with scripted(newest) as address:
-        connection = Connection(address, config(), None)
+        connection = BrokerConnection(address, config(), None)
         found = [connection.version(api) for api in ("OffsetCommit", "OffsetFetch", "ListOffsets")]
         assert found == [9, 9, 11]
         connection.close()
@@ -161,7 +161,7 @@ LIES: dict[str, tuple[Callable[[bytes], bytes], type[SegstoreError], str]] = {
 def test_a_broker_that_lies_is_an_error_that_names_it(name: str) -> None:
     answer, kind, told = LIES[name]
     with scripted(then(answer)) as address:
-        connection = Connection(address, config(request_timeout_ms=300), None)
+        connection = BrokerConnection(address, config(request_timeout_ms=300), None)
         with pytest.raises(kind) as caught:
             connection.ask("Metadata", topics=[])
         connection.close()
@@ -173,7 +173,7 @@ def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(DisconnectedError, match=f"127.0.0.1:{port}: no connection"):
-        Connection(Address("127.0.0.1", port), config(), None)
+        BrokerConnection(Address("127.0.0.1", port), config(), None)
 
 
 def test_a_broker_that_closes_the_connection(store: segstore.Store) -> None:
@@ -190,7 +190,7 @@ def test_a_broker_that_closes_the_connection(store: segstore.Store) -> None:
 
 def test_abort_ends_the_call_of_another_thread() -> None:
     with scripted(then(lambda _: b"")) as address:
-        connection = Connection(address, config(request_timeout_ms=100_000), None)
+        connection = BrokerConnection(address, config(request_timeout_ms=100_000), None)
         threading.Timer(0.05, connection.abort).start()
         with pytest.raises(DisconnectedError, match="it was ended here"):
             connection.ask("Metadata", topics=[])
@@ -278,7 +278,7 @@ def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
         sasl_password="b",
     )
     with scripted(impostor) as address, pytest.raises(AuthenticationFailedError, match="has not proved"):
-        Connection(address, given, None)
+        BrokerConnection(address, given, None)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from segstore.bench.choices import STUDIES
-from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.results import ClaimFinding, Progress, Results
 from segstore.errors import InvalidArgumentError
 from segstore.files import Path
 
@@ -35,7 +35,7 @@ class Study(Protocol):
         it works.
         """
 
-    def findings(self, results: Results) -> list[Finding]:
+    def findings(self, results: Results) -> list[ClaimFinding]:
         """Return what the cells say about what people claim."""
 
     def plot(self, results: Results) -> Picture:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from segstore.bench.plots import bars, label, panels
-from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.results import ClaimFinding, Progress, Results
 from segstore.bench.studies.common import (
     concluded,
     measure,
@@ -189,7 +189,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
         return concluded(sys.modules[__name__], path, cells, {**settings, **more})
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """Return a finding for each claim about two of the ways, with and without syncs."""
 
     def said(first: str, second: str) -> str:
@@ -205,11 +205,11 @@ def findings(results: Results) -> list[Finding]:
         )
 
     return [
-        Finding("One write a batch is faster than one a record.", said(JOINED, SINGLE)),
-        Finding("pwritev of the records saves joining them.", said(PWRITEV, JOINED)),
-        Finding("Stores into a mapping are faster than pwrite.", said(MAPPED, JOINED)),
-        Finding("O_DIRECT is faster, as it goes round the page cache.", said(DIRECT, JOINED)),
-        Finding("segstore: a batch is faster than its records one by one.", said(LOG_BATCH, LOG_APPEND)),
+        ClaimFinding("One write a batch is faster than one a record.", said(JOINED, SINGLE)),
+        ClaimFinding("pwritev of the records saves joining them.", said(PWRITEV, JOINED)),
+        ClaimFinding("Stores into a mapping are faster than pwrite.", said(MAPPED, JOINED)),
+        ClaimFinding("O_DIRECT is faster, as it goes round the page cache.", said(DIRECT, JOINED)),
+        ClaimFinding("segstore: a batch is faster than its records one by one.", said(LOG_BATCH, LOG_APPEND)),
     ]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from segstore.bench.figures import Figure
 from segstore.bench.plots import label, lines, panels
-from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.results import ClaimFinding, Progress, Results
 from segstore.bench.studies.common import (
     concluded,
     measure,
@@ -163,21 +163,23 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
         return concluded(sys.modules[__name__], path, cells, {**settings, **more})
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """Compare the largest value with the smallest, and say from where on more no longer helps."""
 
     return [
-        Finding(
+        ClaimFinding(
             "Larger batches give more throughput.",
             f"{_ends(results, (APPEND, SYNCED, SIZE), 'records/s', True)} "
             f"{' '.join(knee(results, by) for by in (APPEND, SYNCED, SIZE))}",
         ),
-        Finding("A larger batch takes longer to return.", _ends(results, (APPEND, SYNCED), "p50 ms", False)),
-        Finding(
+        ClaimFinding(
+            "A larger batch takes longer to return.", _ends(results, (APPEND, SYNCED), "p50 ms", False)
+        ),
+        ClaimFinding(
             "Lingering makes batches larger.",
             f"{_ends(results, (LINGER,), 'records a batch', True)} {curve(results, 'records a batch')}",
         ),
-        Finding(
+        ClaimFinding(
             "Lingering is paid for with latency.",
             f"{_ends(results, (LINGER,), 'p50 ms', False)} {curve(results, 'p50 ms')}",
         ),

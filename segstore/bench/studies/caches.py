@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from segstore.bench.plots import bars, label, panels
-from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.results import ClaimFinding, Progress, Results
 from segstore.bench.studies.child import ask, memory
 from segstore.bench.studies.common import SEED, concluded, measure, noise, percentile, scratch
 from segstore.bench.studies.words import answer, contest, size_text
@@ -167,26 +167,26 @@ def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float
     return {"cached before %": cached, **figures}
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """Return findings on what the cache gives once it is warm, what it gives after a restart, and what it
     costs.
     """
     return [
-        Finding(
+        ClaimFinding(
             "A warm cache in the process reads faster than pread from the page cache.",
             f"{_between(results, (OWN_ALL, OWN_QUARTER), PREAD, SECOND)} The cache of a quarter of the file "
             f"is hit by {_warm(results, OWN_QUARTER, 'hits 2nd %'):.0f} % of the reads once it is warm.",
         ),
-        Finding(
+        ClaimFinding(
             "After a restart of the process its cache is cold, and the page cache is not.",
             _between(results, (PREAD,), OWN_ALL, FIRST),
         ),
-        Finding(
+        ClaimFinding(
             "A process that relies on the page cache is restarted more cheaply than the machine.",
             _restarts(results),
         ),
-        Finding("A mapping reads faster than pread.", _between(results, (MAPPED,), PREAD, SECOND)),
-        Finding("What the process caches lies in memory twice.", _memory(results)),
+        ClaimFinding("A mapping reads faster than pread.", _between(results, (MAPPED,), PREAD, SECOND)),
+        ClaimFinding("What the process caches lies in memory twice.", _memory(results)),
     ]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from segstore.bench.figures import Figure
 from segstore.bench.plots import bars, label, panels
-from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.results import ClaimFinding, Progress, Results
 from segstore.bench.studies.common import concluded, measure, new_log, scratch, scratch_store
 from segstore.bench.studies.words import answer, contest, factor, leaders, size_text
 from segstore.demo.flights import load
@@ -127,7 +127,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
         return concluded(sys.modules[__name__], path, cells, settings)
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """Compare batches with records, and larger batches with smaller ones, and say which codec is the best."""
     codecs = [codec for codec in results.values("codec") if codec != CODECS[0]]
 
@@ -137,16 +137,16 @@ def findings(results: Results) -> list[Finding]:
         return answer(contests)
 
     return [
-        Finding(
+        ClaimFinding(
             "A batch compressed as one is smaller than its records one by one.", said(USUAL, RECORD, RATIO)
         ),
-        Finding("Compressing a batch costs less CPU than each record.", said(USUAL, RECORD, WRITE)),
-        Finding("Reading it back costs less CPU, too.", said(USUAL, RECORD, READ)),
-        Finding(
+        ClaimFinding("Compressing a batch costs less CPU than each record.", said(USUAL, RECORD, WRITE)),
+        ClaimFinding("Reading it back costs less CPU, too.", said(USUAL, RECORD, READ)),
+        ClaimFinding(
             "The larger the batch, the smaller the log.",
             said(WIDEST, f"batches of {size_text(BATCHES[0])}", RATIO),
         ),
-        Finding("Which codec?", _choice(results, codecs)),
+        ClaimFinding("Which codec?", _choice(results, codecs)),
     ]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from segstore.bench.figures import Figure
 from segstore.bench.plots import label, lines, panels, ticks
-from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.results import ClaimFinding, Progress, Results
 from segstore.bench.studies.child import ask
 from segstore.bench.studies.common import concluded, measure, scratch
 from segstore.bench.studies.words import answer, contest
@@ -129,7 +129,7 @@ def _append(log: PartitionLog) -> None:
     raise StorageError(errno.ETIMEDOUT, "nothing is acknowledged", f"{log.topic}-{log.partition}")
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """Compare the fewest partitions with the most, and say what each further partition costs."""
     few, *_, many = results.values("partitions")
 
@@ -143,8 +143,8 @@ def findings(results: Results) -> list[Finding]:
 
     cost = f"Each partition more costs {each(ALL)}; an append to it costs {each(BEFORE)} without a failure."
     return [
-        Finding("The more partitions, the longer a failover.", f"{said(ALL)} {cost}"),
-        Finding("The first partition is back the later, the more there are.", said(FIRST)),
+        ClaimFinding("The more partitions, the longer a failover.", f"{said(ALL)} {cost}"),
+        ClaimFinding("The first partition is back the later, the more there are.", said(FIRST)),
     ]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from segstore.bench.figures import Figure
 from segstore.bench.plots import label, lines, panels, ticks
-from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.results import ClaimFinding, Progress, Results
 from segstore.bench.studies.common import (
     FIRST_MS,
     SEED,
@@ -127,7 +127,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
         return concluded(sys.modules[__name__], path, cells, settings)
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """Compare the smallest interval with the largest, both with Kafka's default, and say what an index takes
     on disk.
     """
@@ -136,12 +136,12 @@ def findings(results: Results) -> list[Finding]:
     densest = size(results, dense, "index ‰ of log")
     usual = size(results, DEFAULT, "index ‰ of log")
     return [
-        Finding("A denser index makes look-ups faster.", _between(results, dense, sparse)),
-        Finding(
+        ClaimFinding("A denser index makes look-ups faster.", _between(results, dense, sparse)),
+        ClaimFinding(
             "An entry for every batch finds faster than Kafka's default.", _between(results, dense, DEFAULT)
         ),
-        Finding("Kafka's default finds faster than 64 KiB.", _between(results, DEFAULT, WIDER)),
-        Finding(
+        ClaimFinding("Kafka's default finds faster than 64 KiB.", _between(results, DEFAULT, WIDER)),
+        ClaimFinding(
             "An index is small beside its log.",
             f"At Kafka's default of {size_text(DEFAULT)} the index files are {usual:.2g} ‰ of the log, at "
             f"{size_text(dense)} {densest:.2g} ‰, {factor(densest, usual)} times as much.",

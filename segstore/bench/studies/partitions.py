@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from segstore.bench.figures import Figure
 from segstore.bench.plots import label, lines, panels, ticks
-from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.results import ClaimFinding, Progress, Results
 from segstore.bench.studies.child import ask, memory
 from segstore.bench.studies.common import concluded, measure, records_of, scratch
 from segstore.bench.studies.words import answer, contest
@@ -84,7 +84,7 @@ def sent(path: str, partitions: int, records: int) -> Mapping[str, float]:
     }
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """Compare the fewest partitions with the most, and say what each further partition costs."""
     few, *_, many = results.values("partitions")
 
@@ -97,9 +97,9 @@ def findings(results: Results) -> list[Finding]:
         return f"Each partition more costs {number_text((most - fewest) / (many - few) * times)} {unit}."
 
     return [
-        Finding("More partitions lower throughput.", said(RATE, True)),
-        Finding("More partitions take memory.", f"{said(REST, False)} {each(REST, 'KiB', 1024)}"),
-        Finding(
+        ClaimFinding("More partitions lower throughput.", said(RATE, True)),
+        ClaimFinding("More partitions take memory.", f"{said(REST, False)} {each(REST, 'KiB', 1024)}"),
+        ClaimFinding(
             "A flush takes as much longer as there are partitions.",
             f"{said(FLUSH, False)} {each(FLUSH, 'ms', 1)}",
         ),

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from segstore.bench.plots import bars, label, panels
-from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.results import ClaimFinding, Progress, Results
 from segstore.bench.studies.common import SEED, concluded, drop_pages, measure, noise, scratch, seconds
 from segstore.bench.studies.words import answer, contest, size_text
 from segstore.files import Path
@@ -82,7 +82,7 @@ def _passed(fd: int, blocks: list[tuple[bytes, int]], how: str) -> None:
         os.fdatasync(fd)
 
 
-def findings(results: Results) -> list[Finding]:
+def findings(results: Results) -> list[ClaimFinding]:
     """Compare writes in order with shuffled ones, and appends to a growing file with overwrites."""
 
     def contests(first: str, second: str) -> str:
@@ -103,11 +103,11 @@ def findings(results: Results) -> list[Finding]:
         )
 
     return [
-        Finding(
+        ClaimFinding(
             "Writing in order is much faster than writing all over the file.",
             f"{contests(IN_ORDER, SHUFFLED)} {_disk(results.machine['filesystem'])}",
         ),
-        Finding(
+        ClaimFinding(
             "Appending to a growing file costs more than writing over what is there.",
             contests(IN_ORDER, APPEND),
         ),

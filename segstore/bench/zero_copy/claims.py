@@ -13,9 +13,9 @@ from itertools import groupby
 from typing import Any
 
 from segstore.bench.figures import FEWEST_TO_WIN, Figure, winner
-from segstore.bench.results import Cell, Finding, Results
+from segstore.bench.results import Cell, ClaimFinding, Results
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
-from segstore.bench.zero_copy.plan import BARE, KIB, LOG, OS_SENDFILE, SIZE_NAMES, Group
+from segstore.bench.zero_copy.plan import BARE, KIB, LOG, OS_SENDFILE, SIZE_NAMES, ContenderGroup
 from segstore.errors import InvalidArgumentError
 from segstore.storage.transfer.methods import choose
 from segstore.storage.transfer.sinks import Sink
@@ -75,18 +75,18 @@ def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]
 # --- mmap against sendfile --------------------------------------------------------------------
 
 
-def small_and_large(results: Results) -> Finding:
+def small_and_large(results: Results) -> ClaimFinding:
     """Return where the crossover between mmap and sendfile is, for each sink, out of the page cache."""
     claim = "mmap is fast for small files, sendfile for large ones"
     if results.settings["runs"] < FEWEST_TO_WIN:
-        return Finding(claim, f"Not told: nothing is called a win of fewer than {FEWEST_TO_WIN} runs.")
+        return ClaimFinding(claim, f"Not told: nothing is called a win of fewer than {FEWEST_TO_WIN} runs.")
     said = []
     for way in (way for way in WAYS_SAID if results.where(way=way)):
         for measure, what in MEASURES_SAID.items():
             sinks = results.values("sink")
             found = [f"{sink}: {crossover(verdicts(results, measure, way, sink))}" for sink in sinks]
             said.append(f"In {what}, {WAYS_SAID[way]}: {'; '.join(found)}.")
-    return Finding(claim, "\n".join(said))
+    return ClaimFinding(claim, "\n".join(said))
 
 
 def verdicts(results: Results, measure: str, way: str, sink: str) -> dict[int, str | None]:
@@ -140,7 +140,7 @@ def _undecided(found: Mapping[int, str | None]) -> str:
 # --- the engine against a bare loop, and CPU against read ---------------------------------------
 
 
-def against_bare_loop(results: Results) -> Finding:
+def against_bare_loop(results: Results) -> ClaimFinding:
     """Return the throughput of log.transfer by sendfile as a part of what a bare loop of os.sendfile reaches,
     medians.
     """
@@ -157,10 +157,10 @@ def against_bare_loop(results: Results) -> Finding:
             parts = [f"{name(size)} {ratio:.2f}" for size, ratio in ratios.items()]
             said.append(f"{sink}: {', '.join(parts)}")
     claim = f"log.transfer by sendfile reaches {ENOUGH} of a bare loop of os.sendfile"
-    return Finding(claim, "Of its throughput, by size: " + "\n".join(said) if said else "Not measured.")
+    return ClaimFinding(claim, "Of its throughput, by size: " + "\n".join(said) if said else "Not measured.")
 
 
-def cpu_against_read(results: Results) -> Finding:
+def cpu_against_read(results: Results) -> ClaimFinding:
     """Return the sender's CPU time a byte of each method over read's, medians, at the size nearest 64 KiB."""
     size = min(results.values("size"), key=lambda one: abs(one - 64 * KIB))
     said = []
@@ -171,7 +171,7 @@ def cpu_against_read(results: Results) -> Finding:
             parts = [f"{method} {figure.median / read.median:.2f}" for method, figure in figures.items()]
             said.append(f"{sink} (read: {read.median:.3f} s/GB): {', '.join(parts)}")
     claim = "What is not copied costs no CPU: the sender's CPU time per byte, relative to `read`"
-    return Finding(claim, f"At {name(size)}, warm: " + "\n".join(said))
+    return ClaimFinding(claim, f"At {name(size)}, warm: " + "\n".join(said))
 
 
 # --- choices -----------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def choice(results: Results, sink: str, size: int) -> str:
     return max(better, key=lambda method: throughput[method].median, default=USUAL)
 
 
-def what_auto_takes(results: Results) -> Finding:
+def what_auto_takes(results: Results) -> ClaimFinding:
     """Return the recommended table, and where the one that "auto" has differs from it."""
     said = []
     for sink, steps in recommended(results).items():
@@ -225,7 +225,7 @@ def what_auto_takes(results: Results) -> Finding:
         others = [name(size) for size in sorted(results.values("size")) if now != _at(steps, size)]
         text = ", ".join(f"{method}{_up_to(most)}" for most, method in steps)
         said.append(f"{sink}: {text}" + (f" (auto has another at {', '.join(others)})" if others else ""))
-    return Finding('What method="auto" should take', "\n".join(said))
+    return ClaimFinding('What method="auto" should take', "\n".join(said))
 
 
 def _at(steps: Sequence[tuple[int | None, str]], size: int) -> str:
@@ -240,18 +240,18 @@ def _up_to(most: int | None) -> str:
 
 # Who wins in each cell, and whether two runs agree on it.
 
-Won = dict[tuple[str, Group, str], str]
+Won = dict[tuple[str, ContenderGroup, str], str]
 """(Way, group, measure) -> winner."""
 
 
 @dataclass
-class Comparison:
+class ClaimComparison:
     """Cells that both runs call a win, with the `same` winner or with `different` ones; and those that only
     one of them does.
     """
 
     same: Won = field(default_factory=dict)
-    different: dict[tuple[str, Group, str], tuple[str, str]] = field(default_factory=dict)
+    different: dict[tuple[str, ContenderGroup, str], tuple[str, str]] = field(default_factory=dict)
     once: Won = field(default_factory=dict)
 
 
@@ -278,7 +278,7 @@ def _marked(cell: Cell, won: Won) -> Cell:
     return replace(cell, notes={**cell.notes, "wins": mine})
 
 
-def who_wins(results: Results) -> Finding:
+def who_wins(results: Results) -> ClaimFinding:
     """Return how many cells have a winner, and who that is."""
     places, won, said = _groups(results), wins(results), []
     for measure, what in MEASURES_SAID.items():
@@ -286,19 +286,19 @@ def who_wins(results: Results) -> Finding:
         who = ", ".join(f"{method} {n}" for method, n in counts.most_common())
         head = f"In {what} {counts.total()} of {len(places)} cells have a winner"
         said.append(f"{head}: {who}." if who else f"{head}.")
-    return Finding("One way is the best", "\n".join(said))
+    return ClaimFinding("One way is the best", "\n".join(said))
 
 
-def _place(cell: Cell) -> tuple[str, Group]:
+def _place(cell: Cell) -> tuple[str, ContenderGroup]:
     keys = cell.keys
-    return keys["way"], Group(keys["size"], keys["cache"], keys["sink"])
+    return keys["way"], ContenderGroup(keys["size"], keys["cache"], keys["sink"])
 
 
-def _groups(results: Results) -> set[tuple[str, Group]]:
+def _groups(results: Results) -> set[tuple[str, ContenderGroup]]:
     return {_place(cell) for cell in results.cells}
 
 
-def compare(one: Results, other: Results) -> Comparison:
+def compare(one: Results, other: Results) -> ClaimComparison:
     """Hold the wins of two runs against each other. Raises InvalidArgumentError where they measured
     something else.
     """
@@ -306,7 +306,7 @@ def compare(one: Results, other: Results) -> Comparison:
         raise InvalidArgumentError(f"results of {one.name} and of {other.name} can't be compared")
     ours, theirs = wins(one), wins(other)
     both = _groups(one) & _groups(other)
-    found = Comparison()
+    found = ClaimComparison()
     for key in sorted(key for key in ours.keys() | theirs.keys() if key[:2] in both):
         a, b = ours.get(key), theirs.get(key)
         if a is None or b is None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from segstore.bench.results import Finding, Results
+from segstore.bench.results import ClaimFinding, Results
 from segstore.bench.terminal import number_text
 from segstore.bench.zero_copy.claims import name
 from segstore.bench.zero_copy.measure import CPU
 from segstore.bench.zero_copy.plan import BARE, KIB
 
 
-class Told(NamedTuple):
+class CopiesRow(NamedTuple):
     """A row as it is told: copies by the CPU and by devices, calls a transfer, and switches between user and
     kernel."""
 
@@ -39,11 +39,11 @@ class Told(NamedTuple):
 
 
 TABLE = (
-    Told("read + write", "read", 2, 2, ("read", "write")),
-    Told("mmap + write", "mmap", 1, 2, ("mmap", "write")),
-    Told("sendfile", "sendfile", 1, 2, ("sendfile",)),
-    Told("sendfile + DMA gather", "sendfile", 0, 2, ("sendfile",)),
-    Told("splice", "splice", 0, 2, ("splice",)),
+    CopiesRow("read + write", "read", 2, 2, ("read", "write")),
+    CopiesRow("mmap + write", "mmap", 1, 2, ("mmap", "write")),
+    CopiesRow("sendfile", "sendfile", 1, 2, ("sendfile",)),
+    CopiesRow("sendfile + DMA gather", "sendfile", 0, 2, ("sendfile",)),
+    CopiesRow("splice", "splice", 0, 2, ("splice",)),
 )
 AS_TOLD = {"pread64": "read"}
 """A pread64, which is a read at a given position, counts as a read."""
@@ -85,7 +85,7 @@ def calls_text(calls: Mapping[str, float]) -> str:
     return ", ".join(f"{n if n % 1 else int(n)} {call}" for call, n in calls.items())
 
 
-def copy_table(results: Results) -> Finding:
+def copy_table(results: Results) -> ClaimFinding:
     """Return whether the calls are as told, and what the CPU has to say to the copies."""
     size, said = told_size(results), []
     for sink in results.values("sink"):
@@ -96,17 +96,17 @@ def copy_table(results: Results) -> Finding:
                 differs[row.method] = f"{row.method} makes {calls_text(calls)} in place of {_calls_told(row)}"
         said.append(f"{sink}: " + ("; ".join(differs.values()) if differs else "the calls are as told"))
     head = f"Calls of one transfer of {name(size)}, without the engine's look-up:\n"
-    return Finding(
+    return ClaimFinding(
         "The copies, calls and switches of read + write, mmap + write, sendfile and splice",
         head + "\n".join(said) + "\n" + _witness(results, size),
     )
 
 
-def _is_as_told(calls: Mapping[str, float], row: Told) -> bool:
+def _is_as_told(calls: Mapping[str, float], row: CopiesRow) -> bool:
     return {AS_TOLD.get(call, call): n for call, n in calls.items()} == dict.fromkeys(row.calls, 1)
 
 
-def _calls_told(row: Told) -> str:
+def _calls_told(row: CopiesRow) -> str:
     return ", ".join(f"1 {call}" for call in row.calls)
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lib
-from segstore.bench.zero_copy.exhibits import ExhibitFiles, Notices
+from segstore.bench.zero_copy.exhibits import ErrorQueueNotices, ExhibitFiles
 from segstore.files import Handle
-from segstore.sending import SinkInfo, Source, sent
+from segstore.sending import SentFile, SinkInfo, sent
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -40,12 +40,12 @@ class CountedFiles(ExhibitFiles):
 
     # --- what is looked at ------------------------------------------------------------------
 
-    def find_stretch(self, source: Source, out: Any, segment: Any, *where: int) -> bool:
+    def find_stretch(self, source: SentFile, out: Any, segment: Any, *where: int) -> bool:
         found = super().find_stretch(source, out, segment, *where)
         self._count("pread64", out.reads)
         return found
 
-    def send_stretch(self, sink: int, source: Source, segment: Any, offset: int, max_bytes: int) -> int:
+    def send_stretch(self, sink: int, source: SentFile, segment: Any, offset: int, max_bytes: int) -> int:
         found = ffi.new("seg_found *")
         result = int(lib.seg_send_stretch(sink, source.fd, segment, offset, max_bytes, found))
         self._count("pread64", found.reads)
@@ -65,11 +65,11 @@ class CountedFiles(ExhibitFiles):
 
     # --- what sends -------------------------------------------------------------------------
 
-    def sendfile(self, sink: int, source: Source, position: int, count: int) -> int:
+    def sendfile(self, sink: int, source: SentFile, position: int, count: int) -> int:
         self.calls["sendfile"] += 1
         return super().sendfile(sink, source, position, count)
 
-    def append_range(self, sink: int, source: Source, position: int, count: int) -> int:
+    def append_range(self, sink: int, source: SentFile, position: int, count: int) -> int:
         self.calls["copy_file_range"] += 1
         return super().append_range(sink, source, position, count)
 
@@ -89,7 +89,7 @@ class CountedFiles(ExhibitFiles):
         self.calls["close"] += 2
         super().close_pipe(pipe)
 
-    def splice(self, pipe: int, source: Source, position: int, count: int) -> int:
+    def splice(self, pipe: int, source: SentFile, position: int, count: int) -> int:
         self.calls["splice"] += 1
         return super().splice(pipe, source, position, count)
 
@@ -99,7 +99,7 @@ class CountedFiles(ExhibitFiles):
 
     # --- windows ----------------------------------------------------------------------------
 
-    def map_window(self, window: Any, source: Source, position: int, count: int) -> None:
+    def map_window(self, window: Any, source: SentFile, position: int, count: int) -> None:
         self.calls["mmap"] += 1
         super().map_window(window, source, position, count)
 
@@ -107,7 +107,7 @@ class CountedFiles(ExhibitFiles):
         self._count("munmap", window.memory != ffi.NULL)
         super().unmap_window(window)
 
-    def write_window(self, sink: int, window: Any, source: Source, position: int, count: int) -> int:
+    def write_window(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
         self.calls["write"] += 1
         return super().write_window(sink, window, source, position, count)
 
@@ -115,11 +115,11 @@ class CountedFiles(ExhibitFiles):
         self.calls.update(("getsockopt", "setsockopt"))
         return super().set_zerocopy(sink, on)
 
-    def send_zerocopy(self, sink: int, window: Any, source: Source, position: int, count: int) -> int:
+    def send_zerocopy(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
         self.calls["sendto"] += 1
         return super().send_zerocopy(sink, window, source, position, count)
 
-    def read_notices(self, sink: int) -> Notices:
+    def read_notices(self, sink: int) -> ErrorQueueNotices:
         read = super().read_notices(sink)
         self.calls["recvmsg"] += read.calls
         self.notices += read.sends
@@ -141,7 +141,7 @@ class CountedFiles(ExhibitFiles):
         self._count("io_uring_register", ring.registers - registers)
 
     def send_by_ring(
-        self, ring: Any, sink: int, window: Any, source: Source, position: int, count: int
+        self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
     ) -> int:
         before = ring.enters, ring.notices, ring.copied
         try:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from segstore._native import ffi, lib
 from segstore.bench.choices import WAYS_TO_SEND
 from segstore.files import Files, Handle
-from segstore.sending import Source, sent
+from segstore.sending import SentFile, sent
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer import METHODS, Method, descriptor, transfer
@@ -31,7 +31,7 @@ ZEROCOPY, IO_URING = "zerocopy", "io_uring"
 # --- calls -------------------------------------------------------------------------------------
 
 
-class Notices(NamedTuple):
+class ErrorQueueNotices(NamedTuple):
     """What was read from a socket's error queue (`seg_noticed` in contract/zerocopy.h)."""
 
     sends: int
@@ -63,7 +63,7 @@ class ExhibitFiles(Files):
         """Set SO_ZEROCOPY of a socket; returns whether it was set before. Raises OSError as setsockopt(2)."""
         return bool(sent(lib.seg_zerocopy(sink, on)))
 
-    def send_zerocopy(self, sink: int, window: Any, source: Source, position: int, count: int) -> int:
+    def send_zerocopy(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
         """Call send(2) with MSG_ZEROCOPY from a window, which stays until `read_notices` has told of it;
         returns the bytes sent.
 
@@ -71,13 +71,13 @@ class ExhibitFiles(Files):
         """
         return sent(lib.seg_send_zerocopy(sink, window, position, count), source, errno.EFAULT)
 
-    def read_notices(self, sink: int) -> Notices:
+    def read_notices(self, sink: int) -> ErrorQueueNotices:
         """Return the notices that have come, without waiting; POLLERR tells that there are some. Raises
         OSError.
         """
         out = ffi.new("seg_noticed *")
         sent(lib.seg_notices(sink, out))
-        return Notices(out.sends, out.copied, out.calls)
+        return ErrorQueueNotices(out.sends, out.copied, out.calls)
 
     def open_ring(self, ring: Any) -> None:
         """Make a ring. Raises OSError (ENOSYS, EPERM, ENOMEM)."""
@@ -88,7 +88,7 @@ class ExhibitFiles(Files):
         lib.seg_ring_close(ring)
 
     def send_by_ring(
-        self, ring: Any, sink: int, window: Any, source: Source, position: int, count: int
+        self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
     ) -> int:
         """Send by send_zc from a window, which the kernel needs no more then; returns the bytes sent.
 

@@ -24,13 +24,21 @@ from segstore.bench.figures import Figure
 from segstore.bench.results import Progress
 from segstore.bench.zero_copy import machine_state
 from segstore.bench.zero_copy.exhibits import ALL_METHODS, EXHIBITS, ExhibitFiles, send_log
-from segstore.bench.zero_copy.plan import BARE, LOG, OS_SENDFILE, Contender, Group, Plan, Stretch
-from segstore.bench.zero_copy.receivers import Sink
+from segstore.bench.zero_copy.plan import (
+    BARE,
+    LOG,
+    OS_SENDFILE,
+    Contender,
+    ContenderGroup,
+    MeasuredLog,
+    MeasurementPlan,
+)
+from segstore.bench.zero_copy.receivers import Receiver
 from segstore.errors import StorageError
 from segstore.files import Files, Handle
 from segstore.storage.store.store import Store
 from segstore.storage.transfer.methods import AUTO, SENDFILE
-from segstore.storage.transfer.senders import Sender
+from segstore.storage.transfer.senders import TransferSender
 from segstore.storage.transfer.sinks import look_at
 
 GB = 1e9
@@ -38,7 +46,7 @@ Send = Callable[[int], int]
 """Sends transfer i of a stretch: bytes."""
 
 
-class Sample(NamedTuple):
+class TransferSample(NamedTuple):
     """A run: so many transfers of `size` bytes; seconds, of which `p50` and `p99` are of one transfer."""
 
     size: int
@@ -56,7 +64,7 @@ class Sample(NamedTuple):
         return self.size * self.transfers / GB
 
 
-def sample(sink: Sink, send: Send, size: int, order: Sequence[int]) -> Sample:
+def sample(sink: Receiver, send: Send, size: int, order: Sequence[int]) -> TransferSample:
     """Send the transfers of `order`, and wait until the receiver has all. Raises StorageError where less
     came.
     """
@@ -76,7 +84,7 @@ def sample(sink: Sink, send: Send, size: int, order: Sequence[int]) -> Sample:
     seconds = (clock() - began) / 1e9
     p50, p99 = (float(p) / 1e9 for p in np.percentile(took, (50, 99)))
     user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
-    return Sample(size, len(order), seconds, user, system, _switches(before, after), p50, p99)
+    return TransferSample(size, len(order), seconds, user, system, _switches(before, after), p50, p99)
 
 
 def _switches(before: Any, after: Any) -> int:
@@ -85,7 +93,7 @@ def _switches(before: Any, after: Any) -> int:
 
 
 THROUGHPUT, CPU = "throughput MB/s", "cpu s/GB"
-FIGURES: dict[str, Callable[[Sample], float]] = {
+FIGURES: dict[str, Callable[[TransferSample], float]] = {
     THROUGHPUT: lambda run: run.gb * 1000 / run.seconds,
     CPU: lambda run: (run.user + run.system) / run.gb,
     "user s/GB": lambda run: run.user / run.gb,
@@ -96,7 +104,7 @@ FIGURES: dict[str, Callable[[Sample], float]] = {
 }
 
 
-def figures(samples: Sequence[Sample]) -> dict[str, Figure]:
+def figures(samples: Sequence[TransferSample]) -> dict[str, Figure]:
     """Return what is reported of a cell, each of all its runs."""
     return {name: Figure(tuple(of(run) for run in samples)) for name, of in FIGURES.items()}
 
@@ -129,7 +137,7 @@ def unavailable() -> dict[str, str]:
     return {method: why for method in ALL_METHODS if (why := files.why_not(method)) is not None}
 
 
-def names(plan: Plan, sink: str, cache: str) -> Iterator[Contender]:
+def names(plan: MeasurementPlan, sink: str, cache: str) -> Iterator[Contender]:
     """Yield the contestants for a sink of this kind."""
     missing = unavailable()
     methods = [m for m in plan.methods if m not in missing and sink in ALL_METHODS[m].kinds]
@@ -148,12 +156,14 @@ class Contenders:
     def __init__(self, store: Store, files: ExhibitFiles, stack: ExitStack) -> None:
         self._store, self._files, self._stack = store, files, stack
 
-    def ready(self, contenders: Iterable[Contender], sink: int, stretch: Stretch) -> dict[Contender, Ready]:
+    def ready(
+        self, contenders: Iterable[Contender], sink: int, stretch: MeasuredLog
+    ) -> dict[Contender, Ready]:
         """Return these contenders, made to send to the descriptor `sink`."""
         handle = self._stack.enter_context(self._files.open(stretch.path))
         return {one: self._made(one, sink, stretch, handle) for one in contenders}
 
-    def _made(self, contender: Contender, sink: int, stretch: Stretch, handle: Handle) -> Ready:
+    def _made(self, contender: Contender, sink: int, stretch: MeasuredLog, handle: Handle) -> Ready:
         if contender.way == BARE and contender.method != OS_SENDFILE:
             return lambda: self._bare(sink, stretch.size, handle, contender.method)
         if contender.way == BARE:
@@ -162,7 +172,7 @@ class Contenders:
             send = self._by_log(sink, stretch, contender.method)
         return lambda: nullcontext(send)
 
-    def _by_log(self, sink: int, stretch: Stretch, method: str) -> Send:
+    def _by_log(self, sink: int, stretch: MeasuredLog, method: str) -> Send:
         log, files = self._store.partition(stretch.topic, 0), self._files
         size, step = stretch.size, stretch.step
         if method in EXHIBITS:
@@ -178,7 +188,7 @@ class Contenders:
             sender.close()
 
 
-def _send_all(sender: Sender, handle: Handle, position: int, count: int) -> int:
+def _send_all(sender: TransferSender, handle: Handle, position: int, count: int) -> int:
     done = 0
     while done < count and (sent := sender.send(handle, position + done, count - done)):
         done += sent
@@ -210,19 +220,19 @@ _LEAST = {"warm": 4, "cold": 1}  # transfers in a run
 
 
 @dataclass
-class Measured:
+class MeasuredGroup:
     """A group that can be measured: where its bytes go and lie, and what sends them."""
 
-    group: Group
-    sink: Sink
-    stretch: Stretch
+    group: ContenderGroup
+    sink: Receiver
+    stretch: MeasuredLog
     ready: Mapping[Contender, Ready]
     count: int = 0
-    samples: dict[Contender, list[Sample]] = field(default_factory=lambda: defaultdict(list))
+    samples: dict[Contender, list[TransferSample]] = field(default_factory=lambda: defaultdict(list))
     not_cold: dict[Contender, int] = field(default_factory=lambda: defaultdict(int))
 
 
-def measure(groups: Sequence[Measured], plan: Plan, progress: Progress) -> None:
+def measure(groups: Sequence[MeasuredGroup], plan: MeasurementPlan, progress: Progress) -> None:
     """Fill in `samples` and `not_cold` of all groups: as many runs of each contender as the plan says."""
     total = plan.runs + 1
     for group in groups:
@@ -235,14 +245,14 @@ def measure(groups: Sequence[Measured], plan: Plan, progress: Progress) -> None:
                 _run(group, contender)
 
 
-def _run(group: Measured, contender: Contender) -> None:
+def _run(group: MeasuredGroup, contender: Contender) -> None:
     if _prepare_cache(group):
         group.samples[contender].append(_sample(group, group.ready[contender], group.count))
     else:
         group.not_cold[contender] += 1
 
 
-def _prepare_cache(group: Measured) -> bool:
+def _prepare_cache(group: MeasuredGroup) -> bool:
     """Bring the log into the page cache or out of it; False where some of it could not be dropped."""
     path = group.stretch.path
     if group.group.cache == "cold":
@@ -252,7 +262,7 @@ def _prepare_cache(group: Measured) -> bool:
     return True
 
 
-def _count(group: Measured, plan: Plan) -> int:
+def _count(group: MeasuredGroup, plan: MeasurementPlan) -> int:
     """Return how many transfers take `plan.seconds`, on an average of all contenders; not more bytes than the
     log has.
     """
@@ -266,7 +276,7 @@ def _count(group: Measured, plan: Plan) -> int:
     return min(max(wanted, _LEAST[group.group.cache]), most)
 
 
-def _sample(group: Measured, ready: Ready, count: int) -> Sample:
+def _sample(group: MeasuredGroup, ready: Ready, count: int) -> TransferSample:
     with ready() as send:
         return sample(group.sink, send, group.group.size, range(count))
 

@@ -32,7 +32,7 @@ OS_SENDFILE = "os.sendfile"
 """A bare loop of Python's own os.sendfile: what the engine is held against."""
 
 
-class Group(NamedTuple):
+class ContenderGroup(NamedTuple):
     """Contenders that are measured by turns, as they do the same."""
 
     size: int
@@ -46,7 +46,7 @@ class Contender(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """How much is measured. `seconds`: how long a run shall be; `stretch`: about how many bytes a log has,
     which is also the most that a run sends."""
 
@@ -58,18 +58,18 @@ class Plan:
     seconds: float = 0.04
     stretch: int = 64 * MIB
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ContenderGroup]:
         """Return the groups in the order in which each pass measures them."""
         order = product(self.sinks, self.caches, self.sizes)
-        return [Group(size, cache, sink) for sink, cache, size in order]
+        return [ContenderGroup(size, cache, sink) for sink, cache, size in order]
 
 
-def quick(plan: Plan) -> Plan:
+def quick(plan: MeasurementPlan) -> MeasurementPlan:
     """Return a plan that takes seconds in place of minutes: it shows that all works, and gives no figures to
     rely on.
     """
     sizes = tuple(size for size in plan.sizes if size in (KIB, 64 * KIB, MIB)) or plan.sizes[:1]
-    return Plan(sizes, plan.caches, plan.sinks, plan.methods, min(plan.runs, 2), 0.002, 2 * MIB)
+    return MeasurementPlan(sizes, plan.caches, plan.sinks, plan.methods, min(plan.runs, 2), 0.002, 2 * MIB)
 
 
 # --- layout ------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ _SEED = 20130101
 _CHUNK = 8 << 20
 
 
-class Stretch(NamedTuple):
+class MeasuredLog(NamedTuple):
     """A log of so many transfers of exactly `size` bytes; transfer i begins with offset i * `step`."""
 
     topic: str
@@ -117,12 +117,12 @@ def write(root: str, sizes: Iterable[int], caches: Iterable[str], most: int) -> 
                 _write_topic(store, _topic(batch, cache), batch, max(count, 2))
 
 
-def stretch(root: str, size: int, cache: str) -> Stretch:
+def stretch(root: str, size: int, cache: str) -> MeasuredLog:
     """Return the log of the store at `root` for transfers of `size` bytes."""
     batch = batch_bytes(size)
     topic = _topic(batch, cache)
     (path,) = glob.glob(os.path.join(glob.escape(root), f"{topic}-0", "*.log"))
-    return Stretch(topic, path, size, size // batch, os.path.getsize(path) // size)
+    return MeasuredLog(topic, path, size, size // batch, os.path.getsize(path) // size)
 
 
 def _topic(batch: int, cache: str) -> str:

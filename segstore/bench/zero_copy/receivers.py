@@ -23,7 +23,7 @@ _DRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py")
 _PATIENCE = 60.0  # seconds without an answer, after which a receiver is lost
 
 
-class Sink:
+class Receiver:
     """What a log is sent to: `fd`. `expect` a number of bytes, send them, and `wait` until they have come."""
 
     def __init__(self, fd: int, pid: int | None = None) -> None:
@@ -38,7 +38,7 @@ class Sink:
         raise NotImplementedError
 
 
-class _Drained(Sink):
+class _Drained(Receiver):
     def __init__(self, fd: int, pid: int, control: socket.socket) -> None:
         super().__init__(fd, pid)
         self._control = control
@@ -57,7 +57,7 @@ class _Drained(Sink):
             raise StorageError("the receiver's process has ended")
 
 
-class _File(Sink):
+class _File(Receiver):
     def expect(self, size: int) -> None:
         self._size = size
         os.ftruncate(self.fd, 0)
@@ -92,7 +92,7 @@ _ENDS: dict[str, Callable[[], tuple[int, int]]] = {"tcp": _tcp, "unix": _unix, "
 
 
 @contextmanager
-def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Sink]:
+def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Receiver]:
     """Make a sink of one of the SINKS; a file is made in `directory`. `core`: the one that receives."""
     if kind == "file":
         with tempfile.TemporaryFile(dir=directory) as file:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from segstore.bench.figures import Figure
 from segstore.bench.plots import label, lines, panels, save, ticks
-from segstore.bench.results import Cell, Finding, Results, machine
+from segstore.bench.results import Cell, ClaimFinding, Results, machine
 from segstore.bench.terminal import findings, machine_text, number_text
 from segstore.bench.zero_copy.claims import (
     MARGIN,
@@ -34,19 +34,19 @@ from segstore.bench.zero_copy.claims import (
     win,
 )
 from segstore.bench.zero_copy.copies import HEADINGS, calls_text, copy_table, rows, told_size
-from segstore.bench.zero_copy.measure import CPU, THROUGHPUT, Measured, figures
-from segstore.bench.zero_copy.plan import BARE, LOG, Contender, Group, Plan
-from segstore.bench.zero_copy.syscalls import Counts, Judged
+from segstore.bench.zero_copy.measure import CPU, THROUGHPUT, MeasuredGroup, figures
+from segstore.bench.zero_copy.plan import BARE, LOG, Contender, ContenderGroup, MeasurementPlan
+from segstore.bench.zero_copy.syscalls import Judged, SyscallCounts
 
 NAME = "zero-copy"
 QUESTION = "Which way brings a log's bytes to a socket, pipe or file soonest, and with the least work?"
-Counted = Mapping[tuple[Group, Contender], Counts]
+Counted = Mapping[tuple[ContenderGroup, Contender], SyscallCounts]
 
 
 def results(
     directory: str,
-    plan: Plan,
-    groups: Sequence[Measured],
+    plan: MeasurementPlan,
+    groups: Sequence[MeasuredGroup],
     counted: Counted,
     judged: Mapping[tuple[str, str], Judged] | str,
     missing: Mapping[str, str],
@@ -59,11 +59,11 @@ def results(
     return replace(found, findings=_findings(found, counted, judged, missing))
 
 
-def _cells(of: Measured, counted: Counted) -> list[Cell]:
+def _cells(of: MeasuredGroup, counted: Counted) -> list[Cell]:
     return [_cell(of, contender, counted.get((of.group, contender))) for contender in of.ready]
 
 
-def _cell(of: Measured, contender: Contender, counts: Counts | None) -> Cell:
+def _cell(of: MeasuredGroup, contender: Contender, counts: SyscallCounts | None) -> Cell:
     keys = {"way": contender.way, **of.group._asdict(), "method": contender.method}
     samples = of.samples[contender]
     notes: dict[str, Any] = {"transfers": of.count}
@@ -80,7 +80,7 @@ def _findings(
     counted: Counted,
     judged: Mapping[tuple[str, str], Judged] | str,
     missing: Mapping[str, str],
-) -> list[Finding]:
+) -> list[ClaimFinding]:
     return [
         who_wins(found),
         small_and_large(found),
@@ -94,7 +94,7 @@ def _findings(
     ]
 
 
-def zerocopy(counted: Counted, missing: Mapping[str, str]) -> Finding:
+def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
     """Return what the kernel's own notices say of MSG_ZEROCOPY over loopback."""
     notices = sum(counts.notices for counts in counted.values())
     copied = sum(counts.copied for counts in counted.values())
@@ -109,24 +109,24 @@ def zerocopy(counted: Counted, missing: Mapping[str, str]) -> Finding:
         )
     else:
         said = f"Of {notices:,} notices that the kernel gave, {copied:,} said that it had copied after all."
-    return Finding("MSG_ZEROCOPY sends without a copy", said)
+    return ClaimFinding("MSG_ZEROCOPY sends without a copy", said)
 
 
-def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> Finding:
+def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> ClaimFinding:
     """Return whether strace counted the same system calls."""
     claim = "The system calls are as strace counts them"
     if isinstance(judged, str):
-        return Finding(claim, f"Not judged: {judged}.")
+        return ClaimFinding(claim, f"Not judged: {judged}.")
     wrong = [
         f"{method} to {sink}: {calls_text(one.counted)} were counted, strace saw {calls_text(one.traced)}"
         for (sink, method), one in judged.items()
         if one.counted != one.traced
     ]
     alike = f"The same for {len(judged) - len(wrong)} of {len(judged)} pairs of method and sink."
-    return Finding(claim, "\n".join([alike, *wrong]))
+    return ClaimFinding(claim, "\n".join([alike, *wrong]))
 
 
-def cold_enough(found: Results) -> Finding:
+def cold_enough(found: Results) -> ClaimFinding:
     """Return which runs were left out, as pages would not leave the cache."""
     warm = {
         f"{name(cell.keys['size'])} to {cell.keys['sink']} by {cell.keys['method']}": cell.notes["not cold"]
@@ -140,7 +140,7 @@ def cold_enough(found: Results) -> Finding:
         said = f"mincore said otherwise before these runs, which were left out: {runs}."
     else:
         said = "mincore said so before every run."
-    return Finding("Before a cold run no page of the log is in the page cache", said)
+    return ClaimFinding("Before a cold run no page of the log is in the page cache", said)
 
 
 # --- tables ------------------------------------------------------------------------------------

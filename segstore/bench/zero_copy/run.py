@@ -17,17 +17,19 @@ from segstore.bench.zero_copy import plan as layout
 from segstore.bench.zero_copy.counted_files import CountedFiles
 from segstore.bench.zero_copy.exhibits import ExhibitFiles
 from segstore.bench.zero_copy.machine_state import apart
-from segstore.bench.zero_copy.measure import Contenders, Measured, names, unavailable, undisturbed
-from segstore.bench.zero_copy.plan import KIB, LOG, Contender, Group, Plan
-from segstore.bench.zero_copy.receivers import Sink, sink
-from segstore.bench.zero_copy.syscalls import Counts, count
+from segstore.bench.zero_copy.measure import Contenders, MeasuredGroup, names, unavailable, undisturbed
+from segstore.bench.zero_copy.plan import KIB, LOG, Contender, ContenderGroup, MeasurementPlan
+from segstore.bench.zero_copy.receivers import Receiver, sink
+from segstore.bench.zero_copy.syscalls import SyscallCounts, count
 from segstore.coordinator.open import open as open_store
 from segstore.errors import InvalidArgumentError
 
 _PREFIX = "segstore-zero-copy-"
 
 
-def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strace: bool = True) -> Results:
+def run(
+    directory: str | os.PathLike[str], plan: MeasurementPlan, progress: Progress, strace: bool = True
+) -> Results:
     """Measure all that the plan says, on the file system of `directory`. Raises OSError, StorageError;
     InvalidArgumentError where the plan selects nothing that can run here.
 
@@ -53,18 +55,22 @@ def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strac
 
 
 @contextmanager
-def _ready(root: str, plan: Plan, sinks: Mapping[str, Sink], files: ExhibitFiles) -> Iterator[list[Measured]]:
+def _ready(
+    root: str, plan: MeasurementPlan, sinks: Mapping[str, Receiver], files: ExhibitFiles
+) -> Iterator[list[MeasuredGroup]]:
     with ExitStack() as stack:
         made = Contenders(stack.enter_context(open_store(root, files=files)), files, stack)
         groups = []
         for group in plan.groups():
             log, to = layout.stretch(root, group.size, group.cache), sinks[group.sink]
             part = names(plan, group.sink, group.cache)
-            groups.append(Measured(group, to, log, made.ready(part, to.fd, log)))
+            groups.append(MeasuredGroup(group, to, log, made.ready(part, to.fd, log)))
         yield groups
 
 
-def _counted(root: str, plan: Plan, sinks: Mapping[str, Sink]) -> dict[tuple[Group, Contender], Counts]:
+def _counted(
+    root: str, plan: MeasurementPlan, sinks: Mapping[str, Receiver]
+) -> dict[tuple[ContenderGroup, Contender], SyscallCounts]:
     """Count the system calls, out of the page cache: where the bytes come from changes no count."""
     files = CountedFiles()
     with _ready(root, plan, sinks, files) as groups:
@@ -75,13 +81,15 @@ def _counted(root: str, plan: Plan, sinks: Mapping[str, Sink]) -> dict[tuple[Gro
         }
 
 
-def _judged(root: str, directory: str, plan: Plan) -> dict[tuple[str, str], syscalls.Judged] | str:
+def _judged(root: str, directory: str, plan: MeasurementPlan) -> dict[tuple[str, str], syscalls.Judged] | str:
     if (why := syscalls.why_not()) is not None:
         return why
     size = min(plan.sizes, key=lambda one: abs(one - 64 * KIB))
     cache = plan.caches[0]
     return {
-        (kind, contender.method): syscalls.judge(root, directory, Group(size, cache, kind), contender.method)
+        (kind, contender.method): syscalls.judge(
+            root, directory, ContenderGroup(size, cache, kind), contender.method
+        )
         for kind in plan.sinks
         for contender in names(plan, kind, cache)
         if contender.way == LOG

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from segstore.bench.zero_copy.counted_files import CountedFiles
 from segstore.bench.zero_copy.measure import Contenders, Ready
-from segstore.bench.zero_copy.plan import LOG, Contender, Group, Stretch, stretch
-from segstore.bench.zero_copy.receivers import Sink, sink
+from segstore.bench.zero_copy.plan import LOG, Contender, ContenderGroup, MeasuredLog, stretch
+from segstore.bench.zero_copy.receivers import Receiver, sink
 from segstore.cli.signals import ended_later
 from segstore.coordinator.open import open as open_store
 from segstore.errors import StorageError
@@ -31,7 +31,7 @@ from segstore.errors import StorageError
 TRANSFERS = 8
 
 
-class Counts(NamedTuple):
+class SyscallCounts(NamedTuple):
     """Calls of one transfer by strace's names; notices of MSG_ZEROCOPY in all, and how many of them said that
     the kernel has copied after all."""
 
@@ -44,7 +44,7 @@ class Counts(NamedTuple):
         return sum(self.calls.values()) / size * 1e6
 
 
-def count(files: CountedFiles, sink: Sink, ready: Ready, stretch: Stretch) -> Counts:
+def count(files: CountedFiles, sink: Receiver, ready: Ready, stretch: MeasuredLog) -> SyscallCounts:
     """Return what TRANSFERS transfers call, or those that there are, once one has warmed up what is kept
     between them.
     """
@@ -57,7 +57,7 @@ def count(files: CountedFiles, sink: Sink, ready: Ready, stretch: Stretch) -> Co
             send(i)
         sink.wait()
         calls = {name: n / transfers for name, n in sorted(files.calls.items()) if n}
-    return Counts(calls, files.notices, files.copied)
+    return SyscallCounts(calls, files.notices, files.copied)
 
 
 # --- traced ------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def why_not() -> str | None:
     return None if tried.returncode == 0 else f"strace can't trace here: {tried.stderr.strip()}"
 
 
-def judge(root: str, directory: str, group: Group, method: str) -> Judged:
+def judge(root: str, directory: str, group: ContenderGroup, method: str) -> Judged:
     """Count the same transfers of a store at `root` both ways. Raises StorageError where strace failed."""
     command = [
         sys.executable,

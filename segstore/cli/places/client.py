@@ -1,4 +1,4 @@
-"""`Client`: librdkafka's client of a cluster, whose errors and settings are told as ours.
+"""`ClusterClients`: librdkafka's client of a cluster, whose errors and settings are told as ours.
 
 Nothing is on disk. Threads: one; librdkafka has its own.
 """
@@ -38,7 +38,7 @@ class ClusterError(SegstoreError):
     """A cluster can't be reached, or has refused what was asked; the message begins with its address."""
 
 
-class Client:
+class ClusterClients:
     """Makes librdkafka's clients of one cluster. `trouble` is the latest error of a connection, "" after
     `calm`.
     """

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from segstore.cli.places.client import Client
+from segstore.cli.places.client import ClusterClients
 from segstore.cli.places.cluster_offsets import ClusterLog, ClusterOffsets
 from segstore.coordinator.group.admin import Moved, Reset, chosen_partitions, moves
 from segstore.coordinator.group.describe import unknown_group
@@ -46,7 +46,7 @@ NO_SINGLE_OFFSETS = (
 class ClusterGroups:
     """See `Groups` of `segstore.cli.places.place`. Raises ClusterError."""
 
-    def __init__(self, client: Client, topics: Mapping[str, TopicInfo]) -> None:
+    def __init__(self, client: ClusterClients, topics: Mapping[str, TopicInfo]) -> None:
         self._client, self._topics = client, topics
 
     def list(self) -> tuple[GroupListing, ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from segstore.cli.places.client import Client
+from segstore.cli.places.client import ClusterClients
 from segstore.coordinator.structs import TopicPartition
 
 
 class ClusterOffsets:
     """Asks for offsets (Kafka: ListOffsets). Where one can't be told a text says why."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClusterClients) -> None:
         self._client = client
         self._spec: Any = client.kafka.admin.OffsetSpec
 
@@ -46,7 +46,7 @@ class ClusterOffsets:
 class ClusterLog:
     """A partition of a cluster. See `Log`. Raises ClusterError."""
 
-    def __init__(self, client: Client, partition: TopicPartition) -> None:
+    def __init__(self, client: ClusterClients, partition: TopicPartition) -> None:
         self._client, self._key = client, partition
         self.topic, self.partition = partition
         self._offsets = ClusterOffsets(client)

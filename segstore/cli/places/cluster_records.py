@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import click
 
-from segstore.cli.places.client import Client
+from segstore.cli.places.client import ClusterClients
 from segstore.cli.places.cluster_offsets import ClusterLog
 from segstore.cli.places.refusals import Refusals
 from segstore.coordinator.structs import TopicPartition
@@ -45,7 +45,7 @@ class ClusterAppends:
     otherwise. See `Appends`.
     """
 
-    def __init__(self, client: Client, topic: str, compression: str | None, batch_bytes: int) -> None:
+    def __init__(self, client: ClusterClients, topic: str, compression: str | None, batch_bytes: int) -> None:
         settings: dict[str, Any] = {
             "batch_size": batch_bytes,
             "message_max_bytes": _MOST_BYTES,
@@ -178,7 +178,7 @@ class Messages(Sequence[Record]):
 class Outage:
     """The time without an answer since a client lost a connection, which may last `longest` seconds."""
 
-    def __init__(self, client: Client, longest: float) -> None:
+    def __init__(self, client: ClusterClients, longest: float) -> None:
         self.longest, self.trouble = longest, ""
         self._client = client
         self._since: float | None = None
@@ -207,7 +207,9 @@ class Outage:
 class ClusterReading:
     """Reads by a consumer that is no member of any group, and commits nothing. See `Reading`."""
 
-    def __init__(self, client: Client, topic: str, partitions: Sequence[int], isolation_level: str) -> None:
+    def __init__(
+        self, client: ClusterClients, topic: str, partitions: Sequence[int], isolation_level: str
+    ) -> None:
         self.logs = {number: ClusterLog(client, TopicPartition(topic, number)) for number in partitions}
         self._client, self._topic = client, topic
         self._positions = dict.fromkeys(partitions, 0)

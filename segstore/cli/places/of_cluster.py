@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from segstore.cli.places.client import Client
+from segstore.cli.places.client import ClusterClients
 from segstore.cli.places.cluster_groups import NO_SINGLE_OFFSETS, ClusterGroups
 from segstore.cli.places.cluster_offsets import ClusterOffsets
 from segstore.cli.places.cluster_records import ClusterAppends, ClusterReading
@@ -52,12 +52,12 @@ class ClusterAt:
             _check_address(each)
 
     @contextmanager
-    def reading(self) -> Iterator[Cluster]:
+    def reading(self) -> Iterator[ClusterPlace]:
         """Raises ClusterError where it can't be reached, MissingPackageError, ConfigError; of the block's
         errors, that of a topic that is not listed says that the user may not see it.
         """
         try:
-            yield Cluster(Client(self.name, self._settings))
+            yield ClusterPlace(ClusterClients(self.name, self._settings))
         except UnknownTopicOrPartitionError as error:
             user = self._settings.get("sasl.username")
             if user is None or not str(error).startswith("no topic"):
@@ -65,17 +65,17 @@ class ClusterAt:
             raise UnknownTopicOrPartitionError(f"{error}; or {user} may not describe it") from None
 
     @contextmanager
-    def changing(self, topic: str | None = None) -> Iterator[Cluster]:
+    def changing(self, topic: str | None = None) -> Iterator[ClusterPlace]:
         with self.reading() as place:
             if topic is not None:
                 find_topic(place.topics(), topic)
             yield place
 
-    def appending(self, topic: str) -> AbstractContextManager[Cluster]:
+    def appending(self, topic: str) -> AbstractContextManager[ClusterPlace]:
         return self.changing(topic)
 
     @contextmanager
-    def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[Cluster]:
+    def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[ClusterPlace]:
         """The broker judges the settings, since it may have others than ours."""
         check_topic(topic)
         with self.reading() as place:
@@ -97,10 +97,10 @@ _OWN = {"TOPIC": "DYNAMIC_TOPIC_CONFIG", "GROUP": "GROUP_CONFIG"}
 """The source of settings that were made for one resource, by its kind."""
 
 
-class Cluster:
+class ClusterPlace:
     """A cluster that has answered. See `Place`."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClusterClients) -> None:
         self._client = client
         self._topics = self._known()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from segstore.cli.places.queues import QueueRecord, QueueTerms
-    from segstore.coordinator.group.admin import Log, Moved, Reset
+    from segstore.coordinator.group.admin import Moved, OffsetsLog, Reset
     from segstore.coordinator.group.descriptions import GroupDescription, GroupListing
     from segstore.coordinator.structs import TopicPartition
     from segstore.records.records import Record
@@ -76,13 +76,13 @@ class Place(Protocol):
     ) -> Appends:
         """Return what appends to these partitions."""
 
-    def reading(self, topic: str, partitions: Sequence[int], isolation_level: str) -> Reading:
+    def reading(self, topic: str, partitions: Sequence[int], isolation_level: str) -> PlaceReading:
         """Return what reads these partitions, in their order."""
 
     def queue(self, terms: QueueTerms) -> Queue:
         """Return what takes records of a topic for a share group."""
 
-    def groups(self) -> Groups:
+    def groups(self) -> PlaceGroups:
         """Return the consumer groups."""
 
     def alter_group(self, group: str, changes: Mapping[str, str | None]) -> Mapping[str, Any]:
@@ -128,13 +128,13 @@ class Batch(Protocol):
     def __iter__(self) -> Iterator[Record]: ...
 
 
-class Reading(Protocol):
+class PlaceReading(Protocol):
     """Reads partitions of a topic, each from the offset that `seek` was given for it. It is a context
     manager.
     """
 
     @property
-    def logs(self) -> Mapping[int, Log]:
+    def logs(self) -> Mapping[int, OffsetsLog]:
         """Return the partitions."""
 
     def seek(self, partition: int, offset: int, end: int | None = None) -> None:
@@ -167,7 +167,7 @@ class Queue(Protocol):
     def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
 
 
-class Groups(Protocol):
+class PlaceGroups(Protocol):
     """Consumer groups; see `segstore.coordinator.group.admin.Groups`."""
 
     def list(self) -> tuple[GroupListing, ...]: ...

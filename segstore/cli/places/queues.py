@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import segstore
-from segstore.cli.places.client import Client
+from segstore.cli.places.client import ClusterClients
 from segstore.errors import SegstoreError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _refused(tp: TopicPartition, error: object) -> SegstoreError:
 class ClusterQueue:
     """librdkafka's share consumer of a cluster. See `Queue`."""
 
-    def __init__(self, client: Client, terms: QueueTerms) -> None:
+    def __init__(self, client: ClusterClients, terms: QueueTerms) -> None:
         self._client, self._ack, self._topic = client, ACKS[terms.ack], terms.topic
         self._consumer = client.made(
             client.kafka.ShareConsumer, group_id=terms.group, share_acknowledgement_mode="explicit"

@@ -211,7 +211,7 @@ class AdminClient(ShareGroupAdmin, Closing):
             }
         return found
 
-    def _entries(self, resource: ConfigResource) -> list[config_entries.Entry]:
+    def _entries(self, resource: ConfigResource) -> list[config_entries.ConfigEntry]:
         held = config_entries.settings_of(self._store)
         if resource.resource_type is ConfigResourceType.BROKER:
             return [] if held is None else list(config_entries.of_store(held))
@@ -354,12 +354,12 @@ def _resource(given: Any) -> ConfigResource:
         raise InvalidTypeError(f"a resource must be a ConfigResource, not {type(given).__name__}") from None
 
 
-def _is_modified(entry: config_entries.Entry) -> bool:
+def _is_modified(entry: config_entries.ConfigEntry) -> bool:
     """Return whether a setting was made, or has another value than its default from elsewhere."""
-    return entry.source is config_entries.Source.DYNAMIC_TOPIC_CONFIG or entry.value != entry.default
+    return entry.source is config_entries.ConfigSource.DYNAMIC_TOPIC_CONFIG or entry.value != entry.default
 
 
-def _entry(entry: config_entries.Entry) -> dict[str, Any]:
+def _entry(entry: config_entries.ConfigEntry) -> dict[str, Any]:
     return {
         "value": entry.value,
         "is_default": entry.is_default,

@@ -20,7 +20,7 @@ from segstore.client.consumer import Consumer
 from segstore.client.consumer.base import unguarded
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
-from segstore.client.consumer.subscription import Kind, SubscriptionPattern
+from segstore.client.consumer.subscription import SubscriptionPattern, SubscriptionType
 from segstore.coordinator.structs import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -111,7 +111,7 @@ class AsyncConsumer(InThread):
             self._check_subscribed()
             call = functools.partial(poll, part_of((deadline - time.monotonic()) * 1000))
             found = await self._turn(lambda call=call: self._done(call, self._consumer._give_back))  # type: ignore[misc]
-            self._polled_ms = self._consumer._store._context.clock()
+            self._polled_ms = self._consumer._store.context.clock()
             if count(found) or time.monotonic() >= deadline:
                 return found
 
@@ -120,7 +120,7 @@ class AsyncConsumer(InThread):
         end.
         """
         self._consumer._guard.check()
-        if self._consumer._subscription.kind is Kind.NONE:
+        if self._consumer._subscription.kind is SubscriptionType.NONE:
             raise IllegalStateError(
                 "the consumer is not subscribed to topics, and no partitions are assigned to it: call "
                 "subscribe() or assign() first"
@@ -156,7 +156,7 @@ class AsyncConsumer(InThread):
         self._check_subscribed()
         deadline = time.monotonic() + part_of((end - time.monotonic()) * 1000) / 1000
         found = await self._done(functools.partial(self._consumer._fill_alone, deadline))
-        self._polled_ms = self._consumer._store._context.clock()
+        self._polled_ms = self._consumer._store.context.clock()
         return None, found or not (time.monotonic() >= end or guard.closed or guard.ending)
 
     # --- plain, as aiokafka's -------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""`Entry`: lets one thread at a time into the consumer of an `AsyncConsumer`: the consumer's own thread, or
-the event loop's, for which the consumer's thread ends its wait.
+"""`ConsumerEntry`: lets one thread at a time into the consumer of an `AsyncConsumer`: the consumer's own
+thread, or the event loop's, for which the consumer's thread ends its wait.
 
 Threads: any. Interrupts: `with` is the only way to take the lock, see `segstore.threads`.
 """
@@ -30,7 +30,7 @@ class Entered(Protocol):
     _store: Store
 
 
-class Entry:
+class ConsumerEntry:
     """The lock around each call of the consumer. A listener, which is called within one, may make another."""
 
     def __init__(self, consumer: Entered) -> None:
@@ -66,7 +66,7 @@ class Entry:
     def _is_free(self, seconds: float) -> bool:
         """Return whether no other thread is within a call, or will have left it within `seconds`."""
         if seconds:
-            self._consumer._store._wake()
+            self._consumer._store.wake()
         try:
             return self._lock.acquire(timeout=seconds)
         finally:
@@ -79,7 +79,9 @@ class Entry:
 class Undoable:
     """A call that is made in the consumer's thread, and undone there if it has returned something."""
 
-    def __init__(self, entry: Entry, call: Callable[[], Any], undo: Callable[[], None] | None) -> None:
+    def __init__(
+        self, entry: ConsumerEntry, call: Callable[[], Any], undo: Callable[[], None] | None
+    ) -> None:
         self._entry, self._call, self._undo, self._gave = entry, call, undo, False
 
     def make(self) -> Any:

@@ -1,4 +1,4 @@
-"""`Home`: the event loop that a client belongs to, and when a task that uses the client gives way to
+"""`ClientHome`: the event loop that a client belongs to, and when a task that uses the client gives way to
 others.
 
 Threads: any may ask; threads other than the loop's are refused.
@@ -14,7 +14,7 @@ MOST_CALLS = 64
 """The number of calls without a wait that a task makes in a row before other tasks have a turn."""
 
 
-class Home:
+class ClientHome:
     """The home of one client; `client` is its name in errors."""
 
     def __init__(self, client: str) -> None:

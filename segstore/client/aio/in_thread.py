@@ -13,8 +13,8 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
-from segstore.client.aio.entry import Entered, Entry, Undoable
-from segstore.client.aio.home import Home
+from segstore.client.aio.entry import ConsumerEntry, Entered, Undoable
+from segstore.client.aio.home import ClientHome
 from segstore.client.aio.line import Line
 from segstore.client.aio.turns import Turns
 from segstore.client.consumer.base import GiveWay
@@ -32,8 +32,8 @@ class InThread:
     def __init__(self, inner: Entered, thread: str, name: str) -> None:
         self._inner = inner
         self._line, self._turns = Line(thread), Turns()
-        self._home = Home(f"<{name}>")
-        self._entry = Entry(inner)
+        self._home = ClientHome(f"<{name}>")
+        self._entry = ConsumerEntry(inner)
         self._astray = False  # a call that was left in the thread may be under way there
 
     async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:

@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from segstore.client.aio.home import Home
+from segstore.client.aio.home import ClientHome
 from segstore.client.aio.line import Line
 from segstore.client.producer import FutureRecordMetadata, Producer, RecordMetadata
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
@@ -276,7 +276,7 @@ class AsyncProducer(Transactional):
         self._opaque = bool(config.key_serializer or config.value_serializer or config.interceptors)
         self._room = Room(self._producer)
         self._bridge = Bridge(self._room.look)
-        self._home = Home(repr(self))
+        self._home = ClientHome(repr(self))
         self._line = Line(config.client_id)
         self._stopping: asyncio.Future[None] | None = None
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from segstore.client.consumer.classic_member import ClassicSubscription
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.fetcher import Fetcher, Iteration
-from segstore.client.consumer.following import Following
-from segstore.client.consumer.metrics import ConsumerMetrics, Interceptors, NoMetrics
-from segstore.client.consumer.no_group import Coordination, Ungrouped
+from segstore.client.consumer.following import Tailing
+from segstore.client.consumer.metrics import ConsumerInterceptors, ConsumerMetrics, NoMetrics
+from segstore.client.consumer.no_group import Coordination, ManualSubscription
 from segstore.client.consumer.positions import Lookups, Positions
 from segstore.client.consumer.subscription import Subscription
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
@@ -256,9 +256,9 @@ class Parts:
         self._subscription = Subscription()
         self._lookups = Lookups(store, self.config.isolation_level)
         self._metrics = (ConsumerMetrics if self.config.metrics_enabled else NoMetrics)(self.config)
-        self._interceptors = Interceptors(self.config.interceptors)
+        self._interceptors = ConsumerInterceptors(self.config.interceptors)
         self._coordination: Coordination = (
-            Ungrouped(store, self._subscription, self.config)
+            ManualSubscription(store, self._subscription, self.config)
             if self.config.group_id is None
             else _grouped(self.config.group_protocol)(
                 store, self._subscription, self.config, self._interceptors
@@ -269,7 +269,7 @@ class Parts:
         )
         throttle = quotas(store).throttle(CONSUMER_BYTE_RATE, self.config.client_id)
         self._fetcher = Fetcher(self._subscription, self._positions, self.config, self._metrics, throttle)
-        self._following = Following(
+        self._following = Tailing(
             store,
             self._guard,
             self._subscription,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.group_member import GroupSubscription, Topics
-from segstore.client.consumer.join import ClassicMembership, GroupLeader, Phase
-from segstore.client.consumer.metrics import Interceptors
+from segstore.client.consumer.join import ClassicMembership, GroupLeader, MemberPhase
+from segstore.client.consumer.metrics import ConsumerInterceptors
 from segstore.client.consumer.subscription import Subscription
 from segstore.coordinator.consumer_protocol import decode_assignment, encode_subscription
 from segstore.coordinator.group.assignors import by_name
-from segstore.coordinator.group.assignors.base import Subscription as Told
-from segstore.coordinator.group.classic.member import Joined, Protocols
+from segstore.coordinator.group.assignors.base import MemberSubscription as Told
+from segstore.coordinator.group.classic.member import JoinGroupResult, Protocols
 from segstore.coordinator.structs import TopicPartition
 from segstore.storage.store.store import Store
 
@@ -25,7 +25,11 @@ class ClassicSubscription(GroupSubscription):
     _membership: ClassicMembership
 
     def __init__(
-        self, store: Store, subscription: Subscription, config: ConsumerConfig, interceptors: Interceptors
+        self,
+        store: Store,
+        subscription: Subscription,
+        config: ConsumerConfig,
+        interceptors: ConsumerInterceptors,
     ) -> None:
         """Raises ReadOnlyError, InvalidGroupIdError."""
         super().__init__(store, subscription, config, interceptors, ClassicMembership)
@@ -47,14 +51,14 @@ class ClassicSubscription(GroupSubscription):
 
     def _step(self) -> bool:
         phase = self._membership.phase
-        if phase is Phase.JOINING:
+        if phase is MemberPhase.JOINING:
             return self._try_sync()
-        if phase is Phase.SYNCING:
+        if phase is MemberPhase.SYNCING:
             return self._try_finish()
-        if phase is Phase.IN and self._untaken is not None:
+        if phase is MemberPhase.IN and self._untaken is not None:
             self._take()
             return True
-        if phase is Phase.IN and not self._must_rejoin() and self._membership.phase is Phase.IN:
+        if phase is MemberPhase.IN and not self._must_rejoin() and self._membership.phase is MemberPhase.IN:
             return False
         self._begin()
         return True
@@ -97,12 +101,12 @@ class ClassicSubscription(GroupSubscription):
     def _try_sync(self) -> bool:
         joined = self._membership.joined()
         if joined is None:
-            return self._membership.phase is not Phase.JOINING
+            return self._membership.phase is not MemberPhase.JOINING
         self._measured.joined()
         self._membership.sync(self._lead(joined))
         return True
 
-    def _lead(self, joined: Joined) -> dict[str, bytes]:
+    def _lead(self, joined: JoinGroupResult) -> dict[str, bytes]:
         """Return the assignments, where this member is the leader."""
         if not joined.members:
             return {}
@@ -117,7 +121,7 @@ class ClassicSubscription(GroupSubscription):
     def _try_finish(self) -> bool:
         assignment = self._membership.synced()
         if assignment is None:
-            return self._membership.phase is not Phase.SYNCING
+            return self._membership.phase is not MemberPhase.SYNCING
         self._measured.synced()
         self._commits.restart()
         assigned = decode_assignment(assignment)

@@ -12,7 +12,7 @@ from typing import Any
 
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.membership import GroupMembership
-from segstore.client.consumer.metrics import GroupMetrics, Interceptors
+from segstore.client.consumer.metrics import ConsumerInterceptors, GroupMetrics
 from segstore.client.consumer.no_group import Offsets, OnCommit
 from segstore.client.consumer.subscription import Subscription, topic_partition
 from segstore.config import arguments
@@ -109,7 +109,7 @@ class Commits:
         membership: GroupMembership,
         subscription: Subscription,
         config: ConsumerConfig,
-        interceptors: Interceptors,
+        interceptors: ConsumerInterceptors,
         metrics: GroupMetrics,
     ) -> None:
         assert config.group_id is not None

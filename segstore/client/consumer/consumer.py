@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from segstore.client.consumer.base import alone
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.consumer.ending import Ending
-from segstore.client.consumer.fetcher import Given
+from segstore.client.consumer.ending import ConsumerEnding
+from segstore.client.consumer.fetcher import FetchedRecords
 from segstore.client.consumer.following import given_of
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
@@ -74,8 +74,8 @@ class Consumer(Assigning, Seeking, Committing):
         ]
         if topics:
             self.subscribe(topics)
-        self._ending = Ending(self)
-        store._attach_client(self._ending)
+        self._ending = ConsumerEnding(self)
+        store.attach_client(self._ending)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.config.client_id} of {self._store!r}>"
@@ -238,7 +238,7 @@ class Consumer(Assigning, Seeking, Committing):
             self._iteration.put(part, polled.get(part.tp, ()))
         return bool(given)
 
-    def _consumed(self, given: list[Given]) -> Polled:
+    def _consumed(self, given: list[FetchedRecords]) -> Polled:
         """Return the records of these partitions, as interceptors leave them."""
         polled = {part.tp: part.records for part in given}
         return self._interceptors.on_consume(polled) if polled and self._interceptors.all else polled
@@ -293,7 +293,7 @@ class Consumer(Assigning, Seeking, Committing):
 
     def bootstrap_connected(self) -> bool:
         """Return whether the consumer and its store are open: there is no broker to be connected to."""
-        return not (self._guard.closed or self._store._context.closed)
+        return not (self._guard.closed or self._store.context.closed)
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Leave the group and give up all partitions. The store stays open.
@@ -304,7 +304,7 @@ class Consumer(Assigning, Seeking, Committing):
         interceptors whose own `close` was interrupted.
         """
         guard = self._guard
-        if self._store._context.forked:
+        if self._store.context.forked:
             guard.closed = True
             return
         if self._is_ended() or (guard.closed and guard.is_within(sys._getframe())):

@@ -19,11 +19,11 @@ from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.group_member import GroupSubscription, Topics
 from segstore.client.consumer.join import REBALANCING, STABLE
 from segstore.client.consumer.membership import GroupMembership
-from segstore.client.consumer.metrics import Interceptors
+from segstore.client.consumer.metrics import ConsumerInterceptors
 from segstore.client.consumer.subscription import Subscription
 from segstore.coordinator.group.consumers.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from segstore.coordinator.group.consumers.membership import ConsumerHeartbeat
-from segstore.coordinator.group.consumers.topics import Topics as TopicIds
+from segstore.coordinator.group.consumers.topics import AssignableTopics as TopicIds
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.consumer_schema import Assignment
 from segstore.coordinator.structs import CLIENT_HOST, UNJOINED, TopicPartition
@@ -138,7 +138,11 @@ class ConsumerSubscription(GroupSubscription):
     takes_regex = True
 
     def __init__(
-        self, store: Store, subscription: Subscription, config: ConsumerConfig, interceptors: Interceptors
+        self,
+        store: Store,
+        subscription: Subscription,
+        config: ConsumerConfig,
+        interceptors: ConsumerInterceptors,
     ) -> None:
         """Raises ReadOnlyError, InvalidGroupIdError."""
         super().__init__(store, subscription, config, interceptors, ConsumerGroupMembership)
@@ -148,7 +152,7 @@ class ConsumerSubscription(GroupSubscription):
         self._topics: Topics = {}
 
     def _compare(self, topics: Topics) -> None:
-        there = self._store._side.topics  # the same object, as to the coordinator, until a topic changes
+        there = self._store.engine.topics  # the same object, as to the coordinator, until a topic changes
         if there is not self._topics:
             self._must_ask = True
             self._topics = there

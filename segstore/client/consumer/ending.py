@@ -1,4 +1,4 @@
-"""`Ending`: how a consumer is closed with its store.
+"""`ConsumerEnding`: how a consumer is closed with its store.
 
 Threads: any; the thread that closes the store ends the consumer, which another thread may be using.
 """
@@ -18,7 +18,7 @@ from segstore.storage.store.store import Store
 log = Logger("segstore")
 
 
-class Ended(Protocol):
+class ConsumerParts(Protocol):
     """The parts of a consumer that its end needs."""
 
     _guard: Guard
@@ -31,14 +31,14 @@ class Ended(Protocol):
         """Give up all partitions; the guard is held."""
 
 
-class Ending:
+class ConsumerEnding:
     """Implements `storage.store.clients.Client`; lives as long as its consumer, to which it has a weak
     reference.
     """
 
     turn = Turn.READER
 
-    def __init__(self, consumer: Ended) -> None:
+    def __init__(self, consumer: ConsumerParts) -> None:
         self._consumer = weakref.ref(consumer)
 
     def entered(self) -> bool:
@@ -57,7 +57,7 @@ class Ending:
         if consumer is None or consumer._is_ended():
             return
         guard = consumer._guard
-        if not guard.end(deadline, consumer._store._wake):
+        if not guard.end(deadline, consumer._store.wake):
             log.warning("%r was in use when its store was closed: it is not closed in order", consumer)
             return
         with guard:

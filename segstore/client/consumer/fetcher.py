@@ -23,8 +23,8 @@ from segstore.client.consumer.records import (
     Deserializers,
     consumer_records,
 )
-from segstore.client.consumer.subscription import PartitionState, Subscription
-from segstore.coordinator.quotas import MOST_WAIT_MS, Throttle
+from segstore.client.consumer.subscription import Subscription, TopicPartitionState
+from segstore.coordinator.quotas import MOST_WAIT_MS, QuotaThrottle
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import OffsetOutOfRangeError, SegstoreError, StoreClosedError, copy_of
 from segstore.records import Records
@@ -77,26 +77,26 @@ class Buffer:
 # --- fetcher ------------------------------------------------------------
 
 
-class Given(NamedTuple):
+class FetchedRecords(NamedTuple):
     """Records for the application, whose position is `at` once it has them; `leader_epoch` is that of the
     last batch before it.
     """
 
     tp: TopicPartition
-    state: PartitionState
+    state: TopicPartitionState
     records: list[ConsumerRecord]
     at: int
     leader_epoch: int
 
 
-_given: Callable[[tuple[Any, ...]], Given] = partial(tuple.__new__, Given)  # a call of C
+_given: Callable[[tuple[Any, ...]], FetchedRecords] = partial(tuple.__new__, FetchedRecords)  # a call of C
 
 
-class Fetched(NamedTuple):
-    """As `Given`, in columns: the position is then their `next_offset`."""
+class FetchedColumns(NamedTuple):
+    """As `FetchedRecords`, in columns: the position is then their `next_offset`."""
 
     tp: TopicPartition
-    state: PartitionState
+    state: TopicPartitionState
     records: Records
 
 
@@ -105,7 +105,7 @@ class _Kept(NamedTuple):
     there.
     """
 
-    state: PartitionState
+    state: TopicPartitionState
     position: int | None
     error: Exception
 
@@ -119,7 +119,7 @@ class Fetcher:
         positions: Positions,
         config: ConsumerConfig,
         metrics: ConsumerMetrics,
-        throttle: Throttle,
+        throttle: QuotaThrottle,
     ) -> None:
         self._subscription, self._positions = subscription, positions
         self._config, self._metrics, self.throttle = config, metrics, throttle
@@ -129,16 +129,16 @@ class Fetcher:
             deserialize_with(config.key_deserializer), deserialize_with(config.value_deserializer)
         )
         self._as_is = self._deserializers == NO_DESERIALIZERS and config.fetch_min_bytes <= 1
-        self._buffers: dict[PartitionState, Buffer] = {}
+        self._buffers: dict[TopicPartitionState, Buffer] = {}
         self._memory = 0
         self._kept: _Kept | None = None
         self._some_since = math.nan
-        self.began: list[tuple[PartitionState, int, int]] = []
+        self.began: list[tuple[TopicPartitionState, int, int]] = []
         """Where each partition was, and its leader epoch, before the last look or wait gave records of it."""
 
     # --- what the application gets -----------------------------------------------------------
 
-    def records(self, most: int) -> list[Given]:
+    def records(self, most: int) -> list[FetchedRecords]:
         """Return up to `most` records, beginning with the partition whose turn it is. The caller moves the
         positions.
 
@@ -147,7 +147,7 @@ class Fetcher:
         if self._kept is not None:
             self._raise_kept()
         self.began.clear()
-        given: list[Given] = []
+        given: list[FetchedRecords] = []
         if self._config.fetch_min_bytes > 1 and not self._enough():
             return given
         for tp, state in self._turns():
@@ -166,7 +166,7 @@ class Fetcher:
                 break
         return given
 
-    def _records_of(self, tp: TopicPartition, state: PartitionState, most: int) -> Given | None:
+    def _records_of(self, tp: TopicPartition, state: TopicPartitionState, most: int) -> FetchedRecords | None:
         buffer = self._buffer(tp, state, self._config.max_partition_fetch_bytes)
         if buffer is None:
             return None
@@ -196,14 +196,14 @@ class Fetcher:
         """
         return self._as_is and self.throttle.bound is None and self._kept is None and not self._buffers
 
-    def columns(self) -> list[Fetched]:
+    def columns(self) -> list[FetchedColumns]:
         """Return a whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in
         all. The caller moves the positions.
         """
         if self._kept is not None:
             self._raise_kept()
         self.began.clear()
-        found: list[Fetched] = []
+        found: list[FetchedColumns] = []
         if self._config.fetch_min_bytes > 1 and not self._enough():
             return found
         left = self._config.fetch_max_bytes
@@ -220,7 +220,7 @@ class Fetcher:
                 if self.throttle.bound is not None:
                     self._charge(buffer)
                 self.began.append((state, buffer.at, state.leader_epoch))
-                found.append(Fetched(tp, state, buffer.take()))
+                found.append(FetchedColumns(tp, state, buffer.take()))
                 self._drop(state)
                 self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
                 left -= buffer.stored
@@ -240,7 +240,7 @@ class Fetcher:
             state.seek(position, leader_epoch)
         self.began.clear()
 
-    def moved(self, states: Iterable[PartitionState]) -> None:
+    def moved(self, states: Iterable[TopicPartitionState]) -> None:
         """Have `give_back` leave these partitions where a seek has moved them since the last look."""
         left_out = set(states)
         self.began[:] = [each for each in self.began if each[0] not in left_out]
@@ -259,7 +259,7 @@ class Fetcher:
 
     # --- turns and errors --------------------------------------------------------------------
 
-    def _turns(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
+    def _turns(self) -> Iterator[tuple[TopicPartition, TopicPartitionState]]:
         """Yield all fetchable partitions, beginning after the one that was looked at last."""
         subscription = self._subscription
         turns = subscription.turns
@@ -281,7 +281,7 @@ class Fetcher:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def _buffer(self, tp: TopicPartition, state: PartitionState, max_bytes: int) -> Buffer | None:
+    def _buffer(self, tp: TopicPartition, state: TopicPartitionState, max_bytes: int) -> Buffer | None:
         """Return records of the partition from its position on; None where there are none."""
         buffer = self._buffers.get(state)
         if buffer is not None:
@@ -298,7 +298,7 @@ class Fetcher:
             self._memory += buffer.memory
         return buffer
 
-    def _drop(self, state: PartitionState) -> None:
+    def _drop(self, state: TopicPartitionState) -> None:
         memory = self._buffers[state].memory
         del self._buffers[
             state
@@ -316,7 +316,7 @@ class Fetcher:
             self._drop(state)
         return self._memory < self._config.fetch_max_bytes
 
-    def _read(self, tp: TopicPartition, state: PartitionState, max_bytes: int) -> Buffer | None:
+    def _read(self, tp: TopicPartition, state: TopicPartitionState, max_bytes: int) -> Buffer | None:
         log = state.log or self._positions.log(tp, state)
         if log is None:
             return None
@@ -408,7 +408,7 @@ class Fetcher:
 
 
 class _Part(NamedTuple):
-    state: PartitionState
+    state: TopicPartitionState
     records: Iterator[ConsumerRecord]
     at: int
     leader_epoch: int
@@ -422,7 +422,7 @@ class Iteration:
     def __init__(self) -> None:
         self.parts: deque[_Part] = deque()
 
-    def put(self, given: Given, records: Sequence[ConsumerRecord]) -> None:
+    def put(self, given: FetchedRecords, records: Sequence[ConsumerRecord]) -> None:
         """Add records of what a partition has `given`, behind which it goes on after them."""
         self.parts.append(_Part(given.state, iter(records), given.at, given.leader_epoch))
 

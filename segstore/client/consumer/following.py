@@ -1,4 +1,4 @@
-"""`Following`: how a consumer that has read all there is waits for more, and gets a record that comes then.
+"""`Tailing`: how a consumer that has read all there is waits for more, and gets a record that comes then.
 
 A wait is one call of C, which ends when the end of one of the consumer's partitions has moved. If that is by
 one record, C reads it, and makes what `poll` returns (`storage/log/log_end.py`): behind a wait nothing of
@@ -17,14 +17,14 @@ import time
 from typing import Protocol
 
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.consumer.fetcher import Fetcher, Given
+from segstore.client.consumer.fetcher import FetchedRecords, Fetcher
 from segstore.client.consumer.metrics import ConsumerMetrics, Polled
 from segstore.client.consumer.no_group import Coordination
 from segstore.client.consumer.records import ConsumerRecord
-from segstore.client.consumer.subscription import PartitionState, Subscription
+from segstore.client.consumer.subscription import Subscription, TopicPartitionState
 from segstore.coordinator.structs import TopicPartition
 from segstore.mutex import calls_out
-from segstore.storage.log.log_end import LastRecords
+from segstore.storage.log.log_end import LastRecordEnds
 from segstore.storage.meta.followed_ends import LATE
 from segstore.storage.store.store import Store
 
@@ -39,13 +39,13 @@ class Called(Protocol):
     ender: int | None
 
 
-Came = tuple[Polled, PartitionState | None, int, int]
+Came = tuple[Polled, TopicPartitionState | None, int, int]
 """What a wait returns: the record that came in a partition, the partition, its position once the application
 has the record, and the record's leader epoch; or nothing, and no partition.
 """
 
 
-def given_of(came: Came | None) -> list[Given]:
+def given_of(came: Came | None) -> list[FetchedRecords]:
     """Return the same as a look does."""
     if came is None:
         return []
@@ -53,11 +53,11 @@ def given_of(came: Came | None) -> list[Given]:
     return (
         []
         if state is None
-        else [Given(tp, state, records, at, leader_epoch) for tp, records in polled.items()]
+        else [FetchedRecords(tp, state, records, at, leader_epoch) for tp, records in polled.items()]
     )
 
 
-class Following:
+class Tailing:
     """`turns` of the subscription are the partitions whose ends are followed, with the same numbers."""
 
     def __init__(
@@ -76,13 +76,13 @@ class Following:
         self._began, self._singles = fetcher.began, metrics.singles
         self._throttle = fetcher.throttle
         self._how = config.isolation_level == "read_committed", config.check_crcs
-        self._last: LastRecords | None = None
-        self._turns: list[tuple[TopicPartition, PartitionState]] | None = None
+        self._last: LastRecordEnds | None = None
+        self._turns: list[tuple[TopicPartition, TopicPartitionState]] | None = None
         self._nudges = self._publications = 0
         # There is nothing to look at as long as the guard has counted so many calls (-1: there is), and the
         # partition of the last record goes on behind it, until `_until` (monotonic seconds).
         self._quiet, self._until = -1, -math.inf
-        self._goes_on: tuple[PartitionState, int | None] = PartitionState(), None
+        self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
         self._looked = -1  # the guard's number of calls at a look, until the next wait
         self._number = 0  # of looks and waits
 
@@ -101,14 +101,14 @@ class Following:
         ):
             return
         self._turns = self._last = None
-        followed = self._store._follow([tp for tp, _ in turns]) if turns else None
+        followed = self._store.follow_ends([tp for tp, _ in turns]) if turns else None
         if followed is not None:
-            self._last = LastRecords(followed, [tp for tp, _ in turns], ConsumerRecord, *self._how)
+            self._last = LastRecordEnds(followed, [tp for tp, _ in turns], ConsumerRecord, *self._how)
             self._nudges = followed.nudges()
             self._turns = turns
 
     @calls_out  # a signal's handler that comes here finds all at rest, and may close the consumer
-    def wait(self, deadline: float, others_ms: float) -> list[Given]:
+    def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
         """Wait until `deadline`: return the record that came, or nothing where the consumer must look at all
         partitions; that is after `others_ms` at the latest.
         """
@@ -127,7 +127,7 @@ class Following:
         """Return when there may be more records, or something else to look at."""
         seconds = min(deadline - time.monotonic(), others_ms / 1000)
         if self._last is not None and self._follows_all():
-            self._store._wait_for(self._last.followed, self._nudges, seconds)
+            self._store.wait_for(self._last.followed, self._nudges, seconds)
         else:
             self._store.wait(self._publications, max(seconds, 0) * 1000)
 
@@ -135,7 +135,7 @@ class Following:
         """Return whether no partitions came since `begin`, and all have a position."""
         return self._turns is self._subscription.turns and not self._subscription.unresolved
 
-    def _is_all_read(self, turns: list[tuple[TopicPartition, PartitionState]]) -> bool:
+    def _is_all_read(self, turns: list[tuple[TopicPartition, TopicPartitionState]]) -> bool:
         """Return whether all partitions were read up to where the next record is expected."""
         return all(
             state.fetchable and state.end is not None and state.end.offset == state.position
@@ -174,7 +174,7 @@ class Following:
     def _wait(self, now: float, deadline: float, quiet: int) -> Came | None:
         """Do as `again`; `quiet` is what `_quiet` will be."""
         last, turns, until, guard = self._last, self._turns, self._until, self._guard
-        store, throttle = self._store._context, self._throttle
+        store, throttle = self._store.context, self._throttle
         assert last is not None
         assert turns is not None
         self._quiet = self._looked = -1  # what an interrupt leaves
@@ -182,7 +182,7 @@ class Following:
         self._number = number
         late = until if until < deadline else deadline
         followed = last.followed
-        at = self._store._wait_for(followed, self._nudges, late - now)
+        at = self._store.wait_for(followed, self._nudges, late - now)
         came, followed.came = followed.came, None
         # A signal's handler may have called the consumer, and another thread may close it.
         if guard.calls != calls or self._number != number or guard.closed or guard.ender is not None:

@@ -15,7 +15,7 @@ from typing import Any
 from segstore.client.consumer.commits import Commits
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.membership import GroupMembership
-from segstore.client.consumer.metrics import GroupMetrics, Interceptors
+from segstore.client.consumer.metrics import ConsumerInterceptors, GroupMetrics
 from segstore.client.consumer.no_group import Offsets, OnCommit, TopicWatch
 from segstore.client.consumer.subscription import Subscription
 from segstore.coordinator.group.coordinator import GroupCoordinator
@@ -49,7 +49,7 @@ class GroupSubscription(ABC):
         store: Store,
         subscription: Subscription,
         config: ConsumerConfig,
-        interceptors: Interceptors,
+        interceptors: ConsumerInterceptors,
         member: Callable[[GroupCoordinator, ConsumerConfig], GroupMembership],
     ) -> None:
         """Raises ReadOnlyError, because a group belongs to the process that writes the store, and
@@ -61,7 +61,7 @@ class GroupSubscription(ABC):
                 f'{store.path}, which was opened with mode="r" here: leave group_id out, open it with "rw" '
                 "where no other process does, or join the group with a Kafka client by segstore serve"
             )
-        store._check_keeps(f"Consumer(group_id={config.group_id!r})")
+        store.check_keeps(f"Consumer(group_id={config.group_id!r})")
         self._subscription, self._config = subscription, config
         check_group(config.group_id)
         self._coordinator = shared(store, GroupCoordinator)

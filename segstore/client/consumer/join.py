@@ -14,7 +14,7 @@ from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.membership import GroupMembership
 from segstore.coordinator.consumer_protocol import decode_assignment, decode_subscription, encode_assignment
 from segstore.coordinator.group.assignors.base import Assignor
-from segstore.coordinator.group.classic.member import Joined, Joining, MemberInfo, Protocols, Ticket
+from segstore.coordinator.group.classic.member import JoinGroupResult, Joining, MemberInfo, Protocols, Ticket
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.structs import UNJOINED, TopicPartition
 from segstore.errors import (
@@ -41,7 +41,7 @@ _NOT_IN = (
 """Why a member that has joined may not sync."""
 
 
-class Phase(Enum):
+class MemberPhase(Enum):
     """The state of a member; the value is kafka-python's name."""
 
     OUT = UNJOINED
@@ -57,10 +57,10 @@ class ClassicMembership(GroupMembership):
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
         super().__init__(coordinator, config)
-        self.phase = Phase.OUT
+        self.phase = MemberPhase.OUT
         self._new_id = ""  # by which it has asked, or will, to become a member
         self.protocol = ""
-        self._joining: Ticket[Joined] | None = None
+        self._joining: Ticket[JoinGroupResult] | None = None
         self._syncing: Ticket[bytes] | None = None
         self._seen = -1
 
@@ -71,15 +71,17 @@ class ClassicMembership(GroupMembership):
     @property
     def may_commit(self) -> bool:
         """Return whether the member is in a generation, or waits for the next one."""
-        return self.phase is Phase.IN or (self.phase is Phase.JOINING and self.generation >= 0)
+        return self.phase is MemberPhase.IN or (self.phase is MemberPhase.JOINING and self.generation >= 0)
 
     @property
     def is_rebalancing(self) -> bool:
-        return self.phase is not Phase.IN and (self.generation >= 0 or self.phase is not Phase.OUT)
+        return self.phase is not MemberPhase.IN and (
+            self.generation >= 0 or self.phase is not MemberPhase.OUT
+        )
 
     @property
     def left(self) -> bool:
-        return self.phase is Phase.OUT and not self.member_id and not self._new_id
+        return self.phase is MemberPhase.OUT and not self.member_id and not self._new_id
 
     # --- coming ----------------------------------------------------------------------------------
 
@@ -105,9 +107,9 @@ class ClassicMembership(GroupMembership):
         except UnknownMemberIdError:
             self.lose("")
             return
-        self.phase, self.member_id = Phase.JOINING, self._joining.member_id
+        self.phase, self.member_id = MemberPhase.JOINING, self._joining.member_id
 
-    def joined(self) -> Joined | None:
+    def joined(self) -> JoinGroupResult | None:
         """Return the place in the new generation, once all members have joined. Where the group went on
         without the member, its phase is OUT.
         """
@@ -130,7 +132,7 @@ class ClassicMembership(GroupMembership):
         except _NOT_IN as error:
             self.out(error)
             return
-        self.phase = Phase.SYNCING
+        self.phase = MemberPhase.SYNCING
 
     def synced(self) -> bytes | None:
         """Return the assignment, once the leader has brought it. Errors are handled as in `joined`."""
@@ -144,7 +146,7 @@ class ClassicMembership(GroupMembership):
 
     def take(self) -> None:
         """Note that the assignment is being taken."""
-        self.phase = Phase.IN
+        self.phase = MemberPhase.IN
 
     # --- staying and going -------------------------------------------------------------------------
 
@@ -153,7 +155,7 @@ class ClassicMembership(GroupMembership):
         FencedInstanceIdError.
         """
         changes = self._coordinator.changes(self._group)
-        if self.phase is not Phase.IN or changes == self._seen:
+        if self.phase is not MemberPhase.IN or changes == self._seen:
             return False
         try:
             self._coordinator.heartbeat(self._group, self.member_id, self.generation, self._instance)
@@ -169,13 +171,13 @@ class ClassicMembership(GroupMembership):
         once more.
         """
         if isinstance(error, RebalanceInProgressError):
-            self.phase = Phase.OUT
+            self.phase = MemberPhase.OUT
         else:
             self.lose("" if isinstance(error, UnknownMemberIdError) else self.member_id)
 
     def lose(self, member_id: str) -> None:
         """Be in no generation; the next join uses `member_id`."""
-        self.phase, self.generation, self.member_id, self._new_id = Phase.OUT, -1, member_id, ""
+        self.phase, self.generation, self.member_id, self._new_id = MemberPhase.OUT, -1, member_id, ""
         self._joining = self._syncing = None
 
     def leave(self) -> None:
@@ -203,7 +205,7 @@ _Seen = dict[str, "tuple[str, tuple[int, ...]] | None"]
 class GroupLeader:
     """The leader's part in one generation."""
 
-    def __init__(self, joined: Joined, topics: Mapping[str, TopicInfo]) -> None:
+    def __init__(self, joined: JoinGroupResult, topics: Mapping[str, TopicInfo]) -> None:
         self._subscriptions = {
             member.member_id: decode_subscription(member.subscription, member.group_instance_id)
             for member in joined.members

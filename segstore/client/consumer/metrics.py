@@ -270,7 +270,7 @@ Polled = dict[TopicPartition, list[ConsumerRecord]]
 log = Logger(__name__)
 
 
-class Interceptors:
+class ConsumerInterceptors:
     """What an interceptor raises is logged, and the others go on, as in Kafka: they never stop a consumer."""
 
     def __init__(self, interceptors: Sequence[Any]) -> None:

@@ -7,7 +7,7 @@ On disk: nothing of its own. Threads: one, the consumer's; `Lookups` from any.
 from __future__ import annotations
 
 from segstore.client.consumer.no_group import Coordination
-from segstore.client.consumer.subscription import PartitionState, Subscription
+from segstore.client.consumer.subscription import Subscription, TopicPartitionState
 from segstore.coordinator.structs import OffsetAndTimestamp, TopicPartition
 from segstore.errors import (
     LogTruncationError,
@@ -112,7 +112,7 @@ class Positions:
             self._compare_committed(tp, states[tp])
         return undecided
 
-    def _compare_committed(self, tp: TopicPartition, state: PartitionState) -> None:
+    def _compare_committed(self, tp: TopicPartition, state: TopicPartitionState) -> None:
         """Compare a committed position with the log, which may have been restored from an older copy."""
         log = self.log(tp, state) if state.leader_epoch >= 0 else None
         if log is None or log.leader_epoch < 0:  # another process writes it, and knows its epochs
@@ -122,7 +122,7 @@ class Positions:
         except StoreClosedError:
             self.gone(state)
 
-    def _reset(self, tp: TopicPartition, state: PartitionState, where: str) -> None:
+    def _reset(self, tp: TopicPartition, state: TopicPartitionState, where: str) -> None:
         log = self.log(tp, state)
         if log is not None:
             try:
@@ -130,7 +130,7 @@ class Positions:
             except StoreClosedError:
                 self.gone(state)
 
-    def log(self, tp: TopicPartition, state: PartitionState) -> PartitionLog | None:
+    def log(self, tp: TopicPartition, state: TopicPartitionState) -> PartitionLog | None:
         """Return the partition's log; None where a subscription's topic was just deleted. Raises
         UnknownTopicOrPartitionError where the partition was assigned by `assign`.
         """
@@ -142,7 +142,7 @@ class Positions:
                 self.gone(state)
         return state.log
 
-    def gone(self, state: PartitionState) -> None:
+    def gone(self, state: TopicPartitionState) -> None:
         """Handle an exception that says that the partition's log can't be read any more: raise it, unless
         the subscription is to find out what exists now.
         """
@@ -152,7 +152,7 @@ class Positions:
             raise
         self._coordination.stale()
 
-    def validate(self, log: PartitionLog, state: PartitionState) -> int:
+    def validate(self, log: PartitionLog, state: TopicPartitionState) -> int:
         """Compare a position with the log of the leader, whose epoch is returned: where another replica was
         elected that lacks what was consumed, reading goes on where the logs part. Raises LogTruncationError
         where auto_offset_reset is "none" (R37; Kafka: SubscriptionState.maybeCompleteValidation, KIP-320).
@@ -172,7 +172,7 @@ class Positions:
                 state.seek(end, log.epoch_of(end - 1))
         return leader
 
-    def out_of_range(self, state: PartitionState) -> None:
+    def out_of_range(self, state: TopicPartitionState) -> None:
         """Begin anew, or raise the exception that is being handled: retention, or a truncation, removed the
         position.
         """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ONE_WAY = "subscribe to topics by name, or by a pattern, or assign partitions: only one of them at a time"
 
 
-class Kind(Enum):
+class SubscriptionType(Enum):
     """How a consumer gets its partitions."""
 
     NONE = 0
@@ -36,7 +36,7 @@ class Kind(Enum):
     ASSIGNED = 3
 
 
-class PartitionState:
+class TopicPartitionState:
     """An assigned partition. `position` is the offset of the next record to return, None where it is not
     known; `reset` then says where to look: "earliest", "latest", or None for the committed offset, and
     auto_offset_reset where there is none. `lost`: its log could not be read any more, and was not opened
@@ -93,13 +93,13 @@ class Subscription:
     """
 
     def __init__(self) -> None:
-        self.kind = Kind.NONE
+        self.kind = SubscriptionType.NONE
         self.topics: set[str] | None = None
         self.pattern: re.Pattern[str] | None = None
         self.regex: str | None = None
         self.listener: Any = None
-        self.states: dict[TopicPartition, PartitionState] = {}
-        self.turns: list[tuple[TopicPartition, PartitionState]] = []
+        self.states: dict[TopicPartition, TopicPartitionState] = {}
+        self.turns: list[tuple[TopicPartition, TopicPartitionState]] = []
         self.cursor = 0
         self.unresolved = False
 
@@ -117,16 +117,16 @@ class Subscription:
         if is_pattern and not _is_none(topics):
             raise IllegalStateError(_ONE_WAY)
         if is_pattern:
-            self._choose(Kind.PATTERN)
+            self._choose(SubscriptionType.PATTERN)
             self.pattern, self.regex, self.topics = compiled, regex, set()
         else:
             wanted = _names(topics)
-            self._choose(Kind.TOPICS)
+            self._choose(SubscriptionType.TOPICS)
             self.topics = wanted
         self.listener = listener
 
-    def _choose(self, kind: Kind) -> None:
-        if self.kind not in (Kind.NONE, kind):
+    def _choose(self, kind: SubscriptionType) -> None:
+        if self.kind not in (SubscriptionType.NONE, kind):
             raise IllegalStateError(f"{_ONE_WAY}; unsubscribe() first")
         self.kind = kind
 
@@ -155,14 +155,14 @@ class Subscription:
     def assign(self, partitions: Iterable[Any]) -> None:
         """Set the wanted partitions to exactly these. Raises IllegalStateError, InvalidTypeError."""
         wanted = topic_partitions(partitions)
-        self._choose(Kind.ASSIGNED)
+        self._choose(SubscriptionType.ASSIGNED)
         self.have(wanted)
 
     def have(self, partitions: Collection[TopicPartition]) -> None:
         """Have exactly these partitions; those that stay keep their position, pause and buffers."""
         wanted = dict.fromkeys(partitions)
         states = {tp: state for tp, state in self.states.items() if tp in wanted}
-        new = {tp: PartitionState() for tp in wanted if tp not in states}
+        new = {tp: TopicPartitionState() for tp in wanted if tp not in states}
         states |= new
         turns, unresolved = list(states.items()), self.unresolved or bool(new)
         for tp, state in self.states.items():
@@ -173,10 +173,10 @@ class Subscription:
     def unsubscribe(self) -> None:
         """Want and have no partitions."""
         self.have(())
-        self.kind, self.topics, self.listener = Kind.NONE, None, None
+        self.kind, self.topics, self.listener = SubscriptionType.NONE, None, None
         self.pattern = self.regex = None
 
-    def state(self, partition: Any) -> PartitionState:
+    def state(self, partition: Any) -> TopicPartitionState:
         """Return the state of an assigned partition. Raises IllegalStateError, InvalidTypeError."""
         state = self.states.get(topic_partition(partition))
         if state is None:
@@ -186,7 +186,7 @@ class Subscription:
             )
         return state
 
-    def chosen(self, partitions: Sequence[Any]) -> list[PartitionState]:
+    def chosen(self, partitions: Sequence[Any]) -> list[TopicPartitionState]:
         """Return the states of `partitions`, of all where it is empty. Raises IllegalStateError,
         InvalidTypeError.
         """
@@ -194,7 +194,7 @@ class Subscription:
             raise IllegalStateError("no partitions are assigned")
         return [self.state(tp) for tp in partitions or self.states]
 
-    def look(self, states: Iterable[PartitionState], reset: str | None) -> None:
+    def look(self, states: Iterable[TopicPartitionState], reset: str | None) -> None:
         """Look the positions up before the next read."""
         for state in states:
             state.look(reset)

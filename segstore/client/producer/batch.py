@@ -181,7 +181,7 @@ class ProducerBatch(Owner):
 
 
 @untracked(_producer.Written)
-class Written:
+class NativeRecord:
     """A record that C has appended by itself (`_native/post.c`), without a batch of Python's: what its future
     refers to from then on. It has no headers, and sizes are -1 for None.
     """

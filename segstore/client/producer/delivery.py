@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from segstore._native._producer import Lane
 from segstore.client.producer.batch import ProducerBatch, columns_of, within
 from segstore.client.producer.config import ProducerConfig
-from segstore.client.producer.idempotence import Stamps
+from segstore.client.producer.idempotence import ProducerStamps
 from segstore.client.producer.incomplete_batches import Incomplete
 from segstore.client.producer.metrics import ProducerMetrics
 from segstore.client.producer.partitioner import Routing
 from segstore.client.producer.transactions import Transactions
 from segstore.coordinator.retriable import passes
 from segstore.coordinator.structs import TopicPartition
-from segstore.coordinator.throttle import Throttle
+from segstore.coordinator.throttle import QuotaThrottle
 from segstore.errors import (
     DuplicateSequenceError,
     InvalidArgumentError,
@@ -39,7 +39,7 @@ from segstore.records import HEADER_SIZE, Template
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import Appended, append_batches, append_record
 from segstore.storage.log.append_pieces import NOTHING, PIECE_BYTES, Pieces, append_pieces
-from segstore.storage.told import Told
+from segstore.storage.told import ReportedFailures
 
 if TYPE_CHECKING:
     from segstore.storage.store.partition_log import PartitionLog
@@ -60,9 +60,9 @@ class Appender:
     def __init__(
         self,
         store: Store,
-        stamps: Stamps,
+        stamps: ProducerStamps,
         transactions: Transactions | None,
-        throttle: Throttle,
+        throttle: QuotaThrottle,
         metrics: ProducerMetrics,
         compression: str | None,
         acks: Acks = ALL,
@@ -194,7 +194,7 @@ class Delivery:
         incomplete: Incomplete,
         routing: Routing,
         metrics: ProducerMetrics,
-        stamps: Stamps,
+        stamps: ProducerStamps,
         appender: Appender,
         transactions: Transactions | None,
     ) -> None:
@@ -202,7 +202,7 @@ class Delivery:
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
-        self.told = Told()  # by partition: why its batches are tried again
+        self.told = ReportedFailures()  # by partition: why its batches are tried again
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:

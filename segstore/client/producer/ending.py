@@ -1,7 +1,7 @@
-"""`Ending`: how a producer ends: it is closed, or its store is, or the interpreter ends.
+"""`ProducerEnding`: how a producer ends: it is closed, or its store is, or the interpreter ends.
 
-Threads: any. An `Ending` lives as long as the producer or its sender, so that a producer that was dropped
-ends as well.
+Threads: any. A `ProducerEnding` lives as long as the producer or its sender, so that a producer that was
+dropped ends as well.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from segstore.threads import LiveSet
 log = Logger("segstore")
 
 _LAST_APPEND = 5.0  # seconds that the sender's current append may take once the store is closed
-_live: LiveSet[Ending] = LiveSet()
+_live: LiveSet[ProducerEnding] = LiveSet()
 
 
-class Ending:
+class ProducerEnding:
     """Implements `storage.store.clients.Client`. `name` is the producer's, `store` the path of its store."""
 
     turn = Turn.WRITER

@@ -1,5 +1,5 @@
-"""`Sequences` and `Stamps`: the producer ids, epochs and sequences by which the log recognises a batch that
-it has already (KIP-98, KIP-360).
+"""`Sequences` and `ProducerStamps`: the producer ids, epochs and sequences by which the log recognises a
+batch that it has already (KIP-98, KIP-360).
 
 Threads: the sender's.
 """
@@ -186,7 +186,7 @@ def sequences_of(store: Store, config: ProducerConfig, transactions: Transaction
     )
 
 
-class Stamps:
+class ProducerStamps:
     """Stamps batches with producer id, epoch and sequence. Where `sequences` is None idempotence is off:
     nothing is stamped, and the log can't recognise a repeated batch.
     """

@@ -16,7 +16,7 @@ from segstore.client.producer.partitioner import Routing
 from segstore.client.producer.record import (
     MAX_RECORD_OVERHEAD,
     RECORD_OVERHEAD,
-    Interceptors,
+    ProducerInterceptors,
     ProducerRecord,
     check_headers,
     size_of,
@@ -40,7 +40,7 @@ class Intake:
     ) -> None:
         self._config, self._routing, self._accumulator = config, routing, accumulator
         self._transactions, self._clock = transactions, clock
-        self._interceptors = Interceptors(config.interceptors)
+        self._interceptors = ProducerInterceptors(config.interceptors)
         self._key_bytes = record.serializer("key", config.key_serializer)
         self._value_bytes = record.serializer("value", config.value_serializer)
         own = (config.key_serializer, config.value_serializer, config.partitioner)

@@ -93,7 +93,7 @@ _MOST_KEYS = 1 << 16
 _AGE = 1.0  # seconds after which a topic is looked at for new partitions
 
 
-class Cluster:
+class PartitionerCluster:
     """The `cluster` that a partitioner of kafka-python's kind may ask."""
 
     def __init__(self, store: Store) -> None:
@@ -148,7 +148,7 @@ class Routing:
     ) -> None:
         self._store, self._accumulator = store, accumulator
         self._batch_size, self._rng = batch_size, rng or random.Random()
-        self._choose = _chooser(partitioner, Cluster(store))
+        self._choose = _chooser(partitioner, PartitionerCluster(store))
         self._routes: dict[str, Route] = {}
         self.sticky: dict[str, PartitionQueue] = {}
         self.by_key: dict[str, dict[bytes, PartitionQueue]] = {}
@@ -257,7 +257,7 @@ class Routing:
 Choose = Callable[[str, Any, "bytes | None", Any, Any, tuple[int, ...]], Any]
 
 
-def _chooser(partitioner: Any, cluster: Cluster) -> Choose | None:
+def _chooser(partitioner: Any, cluster: PartitionerCluster) -> Choose | None:
     """Adapt kafka-python's two kinds of partitioner: an object with `partition`, and a callable (key, all,
     available).
     """

@@ -149,7 +149,7 @@ def close(given: Any) -> None:
 log = Logger("segstore")
 
 
-class Interceptors:
+class ProducerInterceptors:
     """What an interceptor raises is logged, and the record goes on as it was before (Kafka:
     ProducerInterceptors).
     """

@@ -19,7 +19,7 @@ from segstore.client.producer.accumulator import Accumulator, Ready
 from segstore.client.producer.batch import PartitionQueue, ProducerBatch
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.delivery import Appender, Delivery
-from segstore.client.producer.idempotence import Stamps, sequences_of
+from segstore.client.producer.idempotence import ProducerStamps, sequences_of
 from segstore.client.producer.metrics import MOST_NOTED, ProducerMetrics
 from segstore.client.producer.partitioner import Routing
 from segstore.client.producer.transactions import Transactions
@@ -54,7 +54,7 @@ class Sender(Background):
         self._accumulator, self._transactions = accumulator, transactions
         self._throttle = quotas(store).throttle(PRODUCER_BYTE_RATE, config.client_id)
         self._backoff, self._timeout = config.retry_backoff_ms / 1000, config.delivery_timeout_ms / 1000
-        stamps = Stamps(store, sequences_of(store, config, transactions))
+        stamps = ProducerStamps(store, sequences_of(store, config, transactions))
         compression = config.compression_type
         acks = Acks(config.acks, min(REQUEST_TIMEOUT_MS, config.delivery_timeout_ms))
         appender = Appender(store, stamps, transactions, self._throttle, metrics, compression, acks)

@@ -92,7 +92,7 @@ log = Logger("segstore")
 T = TypeVar("T")
 
 
-class Phase(Enum):
+class TransactionPhase(Enum):
     """The state of the producer."""
 
     UNINITIALIZED = "init_transactions() was not called"
@@ -119,7 +119,7 @@ class Transactions:
         self._max_block, self._backoff = config.max_block_ms / 1000, config.retry_backoff_ms / 1000
         self._lock = Mutex()  # of what follows
         self._calls = Mutex()  # one call at a time changes the phase
-        self.phase = Phase.UNINITIALIZED
+        self.phase = TransactionPhase.UNINITIALIZED
         self._identity: Identity | None = None
         self._failed: BaseException | None = None  # a record of this transaction: it can only be aborted
         self._fatal: BaseException | None = None
@@ -138,9 +138,9 @@ class Transactions:
         """Return why waiting records must not be written now; None where they may be."""
         if self._fatal is not None:
             return self._fatal
-        if self.phase is Phase.ABORTING or self._failed is not None:
+        if self.phase is TransactionPhase.ABORTING or self._failed is not None:
             return self._aborted()
-        if self.phase in (Phase.OPEN, Phase.COMMITTING):
+        if self.phase in (TransactionPhase.OPEN, TransactionPhase.COMMITTING):
             return None
         return IllegalStateError(f"a record was sent outside of a transaction: {self.phase.value}")
 
@@ -162,8 +162,8 @@ class Transactions:
             error = self._outdated(error)
         with self._lock:
             if not isinstance(error, TransactionAbortedError) and self.phase in (
-                Phase.OPEN,
-                Phase.COMMITTING,
+                TransactionPhase.OPEN,
+                TransactionPhase.COMMITTING,
             ):
                 self._failed = self._failed or copy_of(error)
                 self._gate(False)  # `check_send` says so from now on
@@ -197,26 +197,26 @@ class Transactions:
 
     def check_send(self) -> None:
         """Raise IllegalStateError outside of a transaction; TransactionAbortedError, ProducerFencedError."""
-        self._check("send()", Phase.OPEN)
+        self._check("send()", TransactionPhase.OPEN)
         self._check_failed()
 
     def init(self) -> None:
         """See `Producer.init_transactions`."""
         with self._calls:
-            if self._fatal is None and self.phase is not Phase.UNINITIALIZED:
+            if self._fatal is None and self.phase is not TransactionPhase.UNINITIALIZED:
                 return
-            self._check("init_transactions()", Phase.UNINITIALIZED)
+            self._check("init_transactions()", TransactionPhase.UNINITIALIZED)
             self._identity = self._patiently(
                 "init_transactions()",
                 lambda: self._coordinator().init_producer_id(self._id, self._timeout_ms),
             )
-            self.phase = Phase.READY
+            self.phase = TransactionPhase.READY
 
     def begin(self) -> None:
         """See `Producer.begin_transaction`."""
         with self._calls:
-            self._check("begin_transaction()", Phase.READY)
-            self.phase = Phase.OPEN
+            self._check("begin_transaction()", TransactionPhase.READY)
+            self.phase = TransactionPhase.OPEN
             self._gate(True)
 
     def send_offsets(
@@ -224,7 +224,7 @@ class Transactions:
     ) -> None:
         """See `Producer.send_offsets_to_transaction`."""
         given, member = offsets_of(offsets), group_of(group)
-        self._check("send_offsets_to_transaction()", Phase.OPEN)
+        self._check("send_offsets_to_transaction()", TransactionPhase.OPEN)
         self._check_failed()
         if not given:
             return
@@ -248,18 +248,18 @@ class Transactions:
     def commit(self) -> None:
         """See `Producer.commit_transaction`."""
         with self._calls:
-            self._check("commit_transaction()", Phase.OPEN, Phase.COMMITTING)
+            self._check("commit_transaction()", TransactionPhase.OPEN, TransactionPhase.COMMITTING)
             self._check_failed()
             self._gate(False)
-            self.phase = Phase.COMMITTING
+            self.phase = TransactionPhase.COMMITTING
             try:
                 identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
             except InvalidTxnStateError as error:  # it was aborted, after its time-out
-                self.phase = Phase.OPEN
+                self.phase = TransactionPhase.OPEN
                 raise self.failed(error) from error.__cause__
             if identity is None:
-                self._check("commit_transaction()", Phase.COMMITTING)
-                self.phase = Phase.OPEN
+                self._check("commit_transaction()", TransactionPhase.COMMITTING)
+                self.phase = TransactionPhase.OPEN
                 raise self._must_abort()
             self._wait_for_markers()
             self._restart(identity)
@@ -267,9 +267,9 @@ class Transactions:
     def abort(self) -> None:
         """See `Producer.abort_transaction`."""
         with self._calls:
-            self._check("abort_transaction()", Phase.OPEN, Phase.ABORTING)
+            self._check("abort_transaction()", TransactionPhase.OPEN, TransactionPhase.ABORTING)
             self._gate(False)
-            self.phase = Phase.ABORTING
+            self.phase = TransactionPhase.ABORTING
             # Wait for the current append; the sender refuses the batches that wait.
             self._accumulator.hurry()
             end = partial(self._end, commit=False)
@@ -282,7 +282,11 @@ class Transactions:
         the coordinator.
         """
         with self._calls:
-            if self._fatal is None and self.phase in (Phase.OPEN, Phase.COMMITTING, Phase.ABORTING):
+            if self._fatal is None and self.phase in (
+                TransactionPhase.OPEN,
+                TransactionPhase.COMMITTING,
+                TransactionPhase.ABORTING,
+            ):
                 try:
                     self._end(commit=False)
                 except SegstoreError as error:
@@ -323,9 +327,9 @@ class Transactions:
         self.restart()
         with self._lock:
             self._identity, self._failed, self._started = identity, None, False
-            self.phase = Phase.READY
+            self.phase = TransactionPhase.READY
 
-    def _check(self, call: str, *phases: Phase) -> None:
+    def _check(self, call: str, *phases: TransactionPhase) -> None:
         if self._fatal is not None:
             raise copy_of(self._fatal)
         if self.phase not in phases:

@@ -50,7 +50,7 @@ class HeldRecords:
         deque(map(self.records.pop, offsets, repeat(None)), maxlen=0)
 
 
-class Sending(NamedTuple):
+class SentAcknowledgements(NamedTuple):
     """Acknowledgements of a partition that are under way, and the records among them that are renewed."""
 
     at: At
@@ -58,7 +58,9 @@ class Sending(NamedTuple):
     renewals: Sequence[ConsumerRecord]
 
 
-_sending: Callable[[tuple[Any, ...]], Sending] = partial(tuple.__new__, Sending)  # calls of C
+_sending: Callable[[tuple[Any, ...]], SentAcknowledgements] = partial(
+    tuple.__new__, SentAcknowledgements
+)  # calls of C
 _acknowledged: Callable[[tuple[Any, ...]], AckBatch] = partial(tuple.__new__, AckBatch)
 
 
@@ -70,7 +72,7 @@ class Acknowledgements:
         self.held: dict[TopicPartition, HeldRecords] = {}
         self.renewed: deque[Made] = deque()
         """Records whose locks were renewed: the next poll gives them again (KIP-1222)."""
-        self._sending: dict[TopicPartition, Sending] = {}
+        self._sending: dict[TopicPartition, SentAcknowledgements] = {}
         self._untold: deque[tuple[dict[TopicPartition, set[int]], SegstoreError | None]] = deque()
         self.callback: OnAcknowledged | None = None
         self.is_telling = False

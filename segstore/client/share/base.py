@@ -26,7 +26,7 @@ from segstore.client.share.acknowledgements import (
     HeldRecords,
 )
 from segstore.client.share.config import ShareConsumerConfig
-from segstore.client.share.deliveries import Damage, Deliveries, Given, Undelivered, Waiting
+from segstore.client.share.deliveries import Deliveries, PendingError, PolledRecords, Undelivered, Waiting
 from segstore.client.share.in_store import ShareFetcher
 from segstore.client.share.membership import ShareConsumerMembership
 from segstore.client.share.metrics import ShareConsumerMetrics
@@ -50,7 +50,7 @@ from segstore.errors import (
 from segstore.storage.store.store import Store
 
 _OFFSET = itemgetter(ConsumerRecord._fields.index("offset"))
-Kept = deque[Waiting | Damage]
+Kept = deque[Waiting | PendingError]
 
 
 class ShareParts:
@@ -98,7 +98,7 @@ class ShareParts:
 
     # --- a poll -----------------------------------------------------------------------------------
 
-    def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[Given], Kept | None]:
+    def _poll(self, timeout_ms: float, max_records: int | None) -> tuple[list[PolledRecords], Kept | None]:
         """Return records, and what is to wait in memory once the application has them; None if that stays as
         it is.
         """
@@ -124,7 +124,7 @@ class ShareParts:
         want = self.config.max_poll_records
         return (want if self.config.is_strict else math.inf), want
 
-    def _find(self, most: float, want: int, deadline: float) -> tuple[list[Given], Kept | None]:
+    def _find(self, most: float, want: int, deadline: float) -> tuple[list[PolledRecords], Kept | None]:
         """Return what is found until `deadline`, or until a signal handler closes the consumer, or another
         thread closes the store or asks for the guard.
         """
@@ -159,7 +159,7 @@ class ShareParts:
             wait_ms = min(wait_ms, BACKOFF_MS)
         self._wait.wait(min(left, wait_ms / 1000), is_deaf=self._fetcher.is_holding_back)
 
-    def _look(self, most: float, want: int) -> tuple[list[Given], Kept, bool]:
+    def _look(self, most: float, want: int) -> tuple[list[PolledRecords], Kept, bool]:
         """Return records, what waits after them, and whether anything was acquired."""
         renewed = self._acks.renewed
         if renewed:
@@ -173,7 +173,7 @@ class ShareParts:
         given, waiting = self._take(most)
         return given, waiting, self._fetcher.has_acquired
 
-    def _take(self, most: float) -> tuple[list[Given], Kept]:
+    def _take(self, most: float) -> tuple[list[PolledRecords], Kept]:
         try:
             return self._deliveries.look(most)
         except Undelivered as failed:
@@ -224,14 +224,14 @@ def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
             f"group_id={config.group_id!r}: share groups belong to the process that writes {store.path}, "
             f'which was opened with mode="r" here: {_other_way(store)}'
         )
-    store._check_keeps(f"ShareConsumer(group_id={config.group_id!r})")
+    store.check_keeps(f"ShareConsumer(group_id={config.group_id!r})")
 
 
 def _other_way(store: Store) -> str:
     """Return how else a process that only reads the store gets records of a share group."""
     address = ""
     with suppress(OSError):
-        address = store._context.files.lock_address(names.below(store.path, names.LOCK))
+        address = store.context.files.lock_address(names.below(store.path, names.LOCK))
     if address:
         return f"join the group with a Kafka client at {address}, where that process serves it"
     return 'open it with "rw" if no other process does, or join with a Kafka client by segstore serve'
@@ -245,7 +245,7 @@ def span(timeout_ms: Any) -> float:
     return found
 
 
-def by_partition(given: list[Given]) -> tuple[Polled, dict[TopicPartition, HeldRecords]]:
+def by_partition(given: list[PolledRecords]) -> tuple[Polled, dict[TopicPartition, HeldRecords]]:
     """Return records by partition, and as records that the application has."""
     polled: Polled = {}
     held: dict[TopicPartition, HeldRecords] = {}

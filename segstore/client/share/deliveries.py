@@ -20,7 +20,7 @@ At = tuple[str, int]
 """A partition as the coordinator names it: the id of its topic, and its number."""
 
 
-class Taken(NamedTuple):
+class TakenRecords(NamedTuple):
     """Records of a partition for the application; `error` is that of the record after them."""
 
     records: list[ConsumerRecord]
@@ -45,7 +45,7 @@ class Waiting(Protocol):
     def offsets(self) -> list[int]:
         """Return the offsets of the records."""
 
-    def take(self, most: float, deserializers: Deserializers) -> tuple[Taken, Waiting | None]:
+    def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
         """Return up to `most` records, and what waits after them; neither is changed."""
 
 
@@ -61,15 +61,15 @@ class Made(NamedTuple):
         """See `Waiting`."""
         return [record.offset for record in self.records]
 
-    def take(self, most: float, deserializers: Deserializers) -> tuple[Taken, Waiting | None]:
+    def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
         """See `Waiting`."""
         if len(self.records) <= most:
-            return Taken(list(self.records)), None
+            return TakenRecords(list(self.records)), None
         n = int(most)
-        return Taken(list(self.records[:n])), self._replace(records=self.records[n:])
+        return TakenRecords(list(self.records[:n])), self._replace(records=self.records[n:])
 
 
-class Columns(NamedTuple):
+class DeliveredColumns(NamedTuple):
     """Records as they were read, with the delivery count of all, or of each."""
 
     tp: TopicPartition
@@ -83,7 +83,7 @@ class Columns(NamedTuple):
         found: list[int] = self.records.offsets.tolist()
         return found
 
-    def take(self, most: float, deserializers: Deserializers) -> tuple[Taken, Waiting | None]:
+    def take(self, most: float, deserializers: Deserializers) -> tuple[TakenRecords, Waiting | None]:
         """See `Waiting`."""
         n = len(self.records) if len(self.records) <= most else int(most)
         part = self._slice(0, n)
@@ -91,24 +91,24 @@ class Columns(NamedTuple):
         try:
             done = len(made) + (error is not None and not made)  # a bad record comes alone
             rest = self._slice(done, len(self.records)) if done < len(self.records) else None
-            return Taken(made, None if made else error), rest
+            return TakenRecords(made, None if made else error), rest
         finally:
             del error  # the deserializer's error has this frame in its traceback
 
-    def _slice(self, begin: int, end: int) -> Columns:
+    def _slice(self, begin: int, end: int) -> DeliveredColumns:
         if begin == 0 and end == len(self.records):
             return self
         counts = self.counts[begin:end] if isinstance(self.counts, list) else self.counts
         return self._replace(records=self.records[begin:end], counts=counts)
 
 
-class Damage(NamedTuple):
+class PendingError(NamedTuple):
     """An error that the next poll raises, in its turn."""
 
     error: Exception
 
 
-class Given(NamedTuple):
+class PolledRecords(NamedTuple):
     """What a poll gives of a partition."""
 
     tp: TopicPartition
@@ -124,7 +124,7 @@ class Deliveries:
 
     def __init__(self, deserializers: Deserializers) -> None:
         self._deserializers = deserializers
-        self._waiting: deque[Waiting | Damage] = deque()
+        self._waiting: deque[Waiting | PendingError] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -134,7 +134,7 @@ class Deliveries:
         """Return whether the next records are made already, so that no deserializer is called for them."""
         return bool(self._waiting) and isinstance(self._waiting[0], Made)
 
-    def add(self, parts: Iterable[Waiting | Damage]) -> None:
+    def add(self, parts: Iterable[Waiting | PendingError]) -> None:
         """Add what was acquired."""
         self._waiting.extend(parts)
 
@@ -148,17 +148,17 @@ class Deliveries:
 
     def parts(self) -> list[Waiting]:
         """Return the records that wait."""
-        return [part for part in self._waiting if not isinstance(part, Damage)]
+        return [part for part in self._waiting if not isinstance(part, PendingError)]
 
-    def look(self, most: float) -> tuple[list[Given], deque[Waiting | Damage]]:
+    def look(self, most: float) -> tuple[list[PolledRecords], deque[Waiting | PendingError]]:
         """Return up to `most` records, and what then waits; the caller `keep`s that once the application has
         the records. Raises the error that is next, unless there are records before it.
         """
-        given: list[Given] = []
+        given: list[PolledRecords] = []
         waiting, now = self._waiting.copy(), time.monotonic()
         while waiting and most > 0:
             part = waiting.popleft()
-            if isinstance(part, Damage):
+            if isinstance(part, PendingError):
                 if given:
                     waiting.appendleft(part)
                     break
@@ -181,18 +181,18 @@ class Deliveries:
             if rest is not None:
                 waiting.appendleft(rest)
             most -= len(records)
-            given.append(Given(part.tp, part.at, records, part.until))
+            given.append(PolledRecords(part.tp, part.at, records, part.until))
             if rest is not None and most > 0:
                 break  # a record that can't be deserialized is next
         if not given:
             self._waiting = waiting  # without what was dropped
         return given, waiting
 
-    def keep(self, waiting: deque[Waiting | Damage]) -> None:
+    def keep(self, waiting: deque[Waiting | PendingError]) -> None:
         """Note that the application has what the last look gave."""
         self._waiting = waiting
 
-    def replace(self, first: Iterable[Waiting], others: Iterable[Waiting | Damage]) -> None:
+    def replace(self, first: Iterable[Waiting], others: Iterable[Waiting | PendingError]) -> None:
         """Have these wait in place of all that waited."""
         self._waiting = deque([*first, *others])
 

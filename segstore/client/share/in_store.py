@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from segstore.arrays import np
 from segstore.client.consumer.records import Counts
 from segstore.client.share.config import ShareConsumerConfig
-from segstore.client.share.deliveries import At, Columns, Damage, Waiting
+from segstore.client.share.deliveries import At, DeliveredColumns, PendingError, Waiting
 from segstore.client.share.metrics import ShareConsumerMetrics
-from segstore.coordinator.quotas import MOST_WAIT_MS, Throttle
+from segstore.coordinator.quotas import MOST_WAIT_MS, QuotaThrottle
 from segstore.coordinator.share.core.values import AckBatch, AcknowledgeType, Acquired, AcquireMode
-from segstore.coordinator.share.share import AcquireTerms, Acquisition, ShareCoordinator
+from segstore.coordinator.share.share import AcquiredPartition, AcquireTerms, ShareCoordinator
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import (
     CorruptRecordError,
@@ -49,7 +49,7 @@ class ShareFetcher:
         member: str,
         config: ShareConsumerConfig,
         metrics: ShareConsumerMetrics,
-        throttle: Throttle,
+        throttle: QuotaThrottle,
     ) -> None:
         self._coordinator, self._group, self._member = coordinator, config.group_id, member
         self._config, self._metrics = config, metrics
@@ -61,7 +61,7 @@ class ShareFetcher:
         self.is_refused = self.has_acquired = False
         self.touched: set[At] = set()
 
-    def fetch(self, partitions: Sequence[At], most: int) -> list[Waiting | Damage]:
+    def fetch(self, partitions: Sequence[At], most: int) -> list[Waiting | PendingError]:
         """Acquire about `most` records of partitions, which take turns, and read them. Raises
         StoreClosedError, ForkedError.
         """
@@ -102,7 +102,7 @@ class ShareFetcher:
         self._is_throttled = self._throttle.bound is not None and self._throttle.wait_ms() > 0
         return self._is_throttled
 
-    def _are_enough(self, found: Sequence[Acquisition], now: float) -> bool:
+    def _are_enough(self, found: Sequence[AcquiredPartition], now: float) -> bool:
         """Return whether fetch_min_bytes were acquired, or fetch_max_wait_ms are over since there were some;
         else give back what was acquired, as if it had never been.
         """
@@ -121,9 +121,11 @@ class ShareFetcher:
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def _read_all(self, found: Sequence[Acquisition], began: float, until: float) -> list[Waiting | Damage]:
-        parts: list[Waiting | Damage] = []
-        damage: list[Damage] = []
+    def _read_all(
+        self, found: Sequence[AcquiredPartition], began: float, until: float
+    ) -> list[Waiting | PendingError]:
+        parts: list[Waiting | PendingError] = []
+        damage: list[PendingError] = []
         done: dict[At, list[AckBatch]] = {}
         for each in found:
             if each.error is not None:
@@ -140,12 +142,12 @@ class ShareFetcher:
             self._acknowledge(done)
         return [*parts, *damage]
 
-    def _take_error(self, error: SegstoreError, damage: list[Damage]) -> None:
+    def _take_error(self, error: SegstoreError, damage: list[PendingError]) -> None:
         """Have a later look repeat what may pass, and the next polls raise what does not."""
         if isinstance(error, RetriableError):
             self.is_refused = True
         else:
-            damage.append(Damage(copy_of(error)))
+            damage.append(PendingError(copy_of(error)))
 
     def _acknowledge(self, done: dict[At, list[AckBatch]]) -> None:
         """Acknowledge offsets without records; what fails here comes again once its locks have run out."""
@@ -160,7 +162,7 @@ class _Reading:
     bytes, `n` records.
     """
 
-    def __init__(self, acquisition: Acquisition, until: float, check_crcs: bool) -> None:
+    def __init__(self, acquisition: AcquiredPartition, until: float, check_crcs: bool) -> None:
         assert acquisition.log is not None
         assert acquisition.stretch is not None
         self.at = acquisition.topic_id, acquisition.partition
@@ -170,7 +172,7 @@ class _Reading:
         self.stored, self.n = len(acquisition.stretch), 0
         self.done: list[AckBatch] = []
 
-    def parts(self) -> Iterator[Waiting | Damage]:
+    def parts(self) -> Iterator[Waiting | PendingError]:
         """Yield records and errors, in the order of offsets."""
         at, last = self._runs[0].first, self._runs[-1].last
         while at <= last:
@@ -179,7 +181,7 @@ class _Reading:
             except OffsetOutOfRangeError as error:
                 begin = min(self._log.start_offset, last + 1)
                 if begin <= at:
-                    yield Damage(copy_of(error))
+                    yield PendingError(copy_of(error))
                     return
                 self._finish(at, begin - 1, GAP)  # retention was faster
                 at = begin
@@ -187,7 +189,7 @@ class _Reading:
                 begin = last + 1 if error.next_offset is None else min(error.next_offset, last + 1)
                 begin = max(begin, at + 1)
                 self._finish(at, begin - 1, REJECT)
-                yield Damage(copy_of(error))
+                yield PendingError(copy_of(error))
                 at = begin
             else:
                 end = max(min(records.next_offset - 1, last), at)
@@ -206,7 +208,7 @@ class _Reading:
         self.n += len(kept)
         if len(kept) < sum(end - begin + 1 for begin, end, _ in runs):
             self.done += [AckBatch(begin, end, (GAP,)) for begin, end in gaps(kept, runs)]
-        return Columns(self._tp, self.at, kept, counts, self._until) if len(kept) else None
+        return DeliveredColumns(self._tp, self.at, kept, counts, self._until) if len(kept) else None
 
 
 def clipped(runs: Sequence[Acquired], first: int, last: int) -> list[Acquired]:

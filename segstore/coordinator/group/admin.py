@@ -29,7 +29,7 @@ from segstore.storage.meta.topics import find_topic
 # back (Kafka: ConsumerGroupCommand, --reset-offsets). Threads: any; a `Reset` is immutable.
 
 
-class Log(Protocol):
+class OffsetsLog(Protocol):
     """A partition, as far as its offsets go; see `PartitionLog`."""
 
     @property
@@ -93,7 +93,7 @@ class Reset:
         """Do what `to_datetime` does, with the time that lies `duration_ms` before now."""
         return cls("duration", arguments.whole("duration_ms", duration_ms, 0))
 
-    def target(self, log: Log, committed: OffsetAndMetadata | None, now_ms: int) -> int:
+    def target(self, log: OffsetsLog, committed: OffsetAndMetadata | None, now_ms: int) -> int:
         """Return the offset in that log. Raises InvalidArgumentError where `shift_by` has no committed
         offset to count from.
         """
@@ -109,7 +109,7 @@ class Reset:
             return end
         return min(max(self._wanted(log, committed), start), end)
 
-    def _wanted(self, log: Log, committed: OffsetAndMetadata | None) -> int:
+    def _wanted(self, log: OffsetsLog, committed: OffsetAndMetadata | None) -> int:
         if self.kind == "offset":
             return self.value
         if committed is None:
@@ -132,7 +132,7 @@ def moves(
     partitions: Iterable[TopicPartition],
     to: Reset,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
-    log: Callable[[TopicPartition], Log],
+    log: Callable[[TopicPartition], OffsetsLog],
     now_ms: int,
 ) -> tuple[Moved, ...]:
     """Return what a reset does to partitions. `log` returns a partition's log, or what has its offsets."""
@@ -207,7 +207,7 @@ class Groups(Looking):
         def move() -> tuple[Moved, ...]:
             committed = source.fetch(group)
             chosen = tuple(sorted(committed)) if partitions is None else self._chosen(partitions)
-            now = self._store._context.clock()
+            now = self._store.context.clock()
             moved = moves(chosen, to, committed, lambda tp: self._store.partition(*tp), now)
             if not dry_run:
                 self._writer().commit(group, {m.partition: OffsetAndMetadata(m.after) for m in moved})
@@ -223,7 +223,7 @@ class Groups(Looking):
         starts = {part.partition: part.committed for part in told if part.committed is not None}
         known = tuple(part.partition for part in told)
         chosen = known if partitions is None else self._chosen(partitions)
-        now = self._store._context.clock()
+        now = self._store.context.clock()
         moved = moves(chosen, to, starts, lambda tp: self._store.partition(*tp), now)
         if not dry_run:
             offsets = {move.partition: move.after for move in moved}

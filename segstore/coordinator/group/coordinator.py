@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from segstore.coordinator.group.classic.member import (
+    ClassicGroupState,
     GroupInfo,
-    Joined,
+    JoinGroupResult,
     Joining,
     MemberInfo,
     MonotonicMs,
-    State,
     Ticket,
     monotonic_ms,
 )
@@ -26,8 +26,8 @@ from segstore.coordinator.group.consumers.group import ConsumerGroupInfo, Consum
 from segstore.coordinator.group.consumers.member import JOIN_EPOCH
 from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat, ConsumerMembership
 from segstore.coordinator.group.group_table import GroupTable
-from segstore.coordinator.group.held import Held
-from segstore.coordinator.group.share.group import ShareState
+from segstore.coordinator.group.held import GroupEntry
+from segstore.coordinator.group.share.group import ShareGroupState
 from segstore.coordinator.group.share_requests import ShareRequests
 from segstore.coordinator.offsets.group_offsets import NO_IDS, GroupOffsets
 from segstore.coordinator.offsets.topic import check_group
@@ -54,7 +54,7 @@ class GroupCoordinator(ShareRequests):
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
         offsets = shared(store, GroupOffsets)
         super().__init__(GroupTable(store, offsets, self.now), offsets, clock)
-        self._config = store._writer().config
+        self._config = store.writer().config
         self._offsets.empty_since, self._offsets.swept = self._groups.empty_since, self._groups.sweep
 
     def now(self) -> float:
@@ -63,14 +63,14 @@ class GroupCoordinator(ShareRequests):
 
     # --- membership --------------------------------------------------------------------------
 
-    def join(self, group_id: str, joining: Joining) -> Ticket[Joined]:
+    def join(self, group_id: str, joining: Joining) -> Ticket[JoinGroupResult]:
         """Join the group, or join it again. Raises InvalidGroupIdError, InvalidSessionTimeoutError,
         UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
         GroupMaxSizeReachedError, MemberIdRequiredError.
         """
         self._check_joining(group_id, joining)
 
-        def join(held: Held) -> Ticket[Joined]:
+        def join(held: GroupEntry) -> Ticket[JoinGroupResult]:
             return self._groups.join(held, joining, self._clock())
 
         return self._groups.ask_held(group_id, join)
@@ -91,7 +91,7 @@ class GroupCoordinator(ShareRequests):
         the assignments could not be written, and may be brought again.
         """
 
-        def sync(held: Held) -> Ticket[bytes]:
+        def sync(held: GroupEntry) -> Ticket[bytes]:
             now, who = self._clock(), (member_id, group_instance_id, generation)
             if held.consumer is not None:
                 return held.consumer.sync(*who, protocol, now, protocol_type)
@@ -106,7 +106,7 @@ class GroupCoordinator(ShareRequests):
         UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
         """
 
-        def beat(held: Held) -> None:
+        def beat(held: GroupEntry) -> None:
             who = member_id, group_instance_id, generation
             if held.consumer is not None:
                 held.consumer.classic_heartbeat(*who, self._clock())
@@ -126,7 +126,7 @@ class GroupCoordinator(ShareRequests):
         member id is empty; return for each why it could not be removed, None where it was.
         """
 
-        def leave(held: Held) -> list[SegstoreError | None]:
+        def leave(held: GroupEntry) -> list[SegstoreError | None]:
             if held.consumer is not None:
                 return held.consumer.leave_all(leaving)
             return held.group.leave_all(leaving, self._clock())
@@ -146,7 +146,7 @@ class GroupCoordinator(ShareRequests):
         def beat(consumer: ConsumerMembership) -> Beaten:
             return consumer.heartbeat(asked, now)
 
-        def ask(held: Held) -> Beaten:
+        def ask(held: GroupEntry) -> Beaten:
             if held.consumer is None and asked.epoch != JOIN_EPOCH:
                 raise GroupNotFoundError(f"there is no consumer group {group_id!r}")
             return self._groups.as_consumers(held, beat)
@@ -196,7 +196,7 @@ class GroupCoordinator(ShareRequests):
         """
         group_id = _named(metadata)
 
-        def commit(held: Held) -> None:
+        def commit(held: GroupEntry) -> None:
             _check(held, metadata, offsets, self._clock(), knows_epochs=knows_epochs)
             self._offsets.commit(group_id, offsets, topic_ids)
 
@@ -216,7 +216,7 @@ class GroupCoordinator(ShareRequests):
         """
         metadata = ConsumerGroupMetadata(group_id, generation, member_id, group_instance_id)
 
-        def ask(held: Held) -> None:
+        def ask(held: GroupEntry) -> None:
             _check(held, metadata, partitions, self._clock())
 
         self._groups.ask_held(group_id, ask, make=False)
@@ -230,7 +230,7 @@ class GroupCoordinator(ShareRequests):
         StaleMemberEpochError.
         """
 
-        def ask(held: Held) -> T:
+        def ask(held: GroupEntry) -> T:
             _check(held, metadata, partitions, self._clock(), transactional=True)
             return run()
 
@@ -238,11 +238,11 @@ class GroupCoordinator(ShareRequests):
 
     # --- what others ask -----------------------------------------------------------------------
 
-    def state(self, group_id: str) -> State | ConsumerState | ShareState:
+    def state(self, group_id: str) -> ClassicGroupState | ConsumerState | ShareGroupState:
         """Return the group's state, DEAD where there is no such group."""
         held = self._groups.find(group_id)
         if held is None:
-            return State.DEAD
+            return ClassicGroupState.DEAD
         with held.lock:
             modern = held.consumer or held.share
             return held.group.state if modern is None else modern.group.state
@@ -293,7 +293,7 @@ class GroupCoordinator(ShareRequests):
         NonEmptyGroupError.
         """
 
-        def ask(held: Held) -> T:
+        def ask(held: GroupEntry) -> T:
             if held.has_members:
                 raise NonEmptyGroupError(f"group {group_id!r} has members: stop them first")
             return run()
@@ -306,7 +306,7 @@ class GroupCoordinator(ShareRequests):
         share group.
         """
 
-        def ask(held: Held) -> T:
+        def ask(held: GroupEntry) -> T:
             if held.share is not None:
                 raise GroupNotFoundError(f"group {group_id!r} is a share group: it commits no offsets")
             consumer = held.consumer
@@ -317,9 +317,9 @@ class GroupCoordinator(ShareRequests):
     def forget(self, group_id: str) -> None:
         """Drop a group that was deleted: without members it begins anew."""
 
-        def ask(held: Held) -> None:
+        def ask(held: GroupEntry) -> None:
             if not held.has_members:
-                held.group.state = State.DEAD
+                held.group.state = ClassicGroupState.DEAD
                 self._groups.drop(held)
 
         self._groups.ask_held(group_id, ask)
@@ -358,7 +358,7 @@ def _is_by_group(metadata: ConsumerGroupMetadata) -> bool:
 
 
 def _check(
-    held: Held,
+    held: GroupEntry,
     metadata: ConsumerGroupMetadata,
     partitions: Collection[TopicPartition],
     now: float,

@@ -17,14 +17,20 @@ from functools import partial
 from typing import TypeVar
 
 from segstore.coordinator.alarm import Alarm
-from segstore.coordinator.group.classic.group import Group
-from segstore.coordinator.group.classic.member import Joined, Joining, Member, MonotonicMs, Ticket
+from segstore.coordinator.group.classic.group import ClassicGroup
+from segstore.coordinator.group.classic.member import (
+    ClassicGroupMember,
+    JoinGroupResult,
+    Joining,
+    MonotonicMs,
+    Ticket,
+)
 from segstore.coordinator.group.classic.record import keep, restore
 from segstore.coordinator.group.consumers.group import ConsumerGroup
-from segstore.coordinator.group.consumers.keeper import RETRY_MS, ConsumerSettings, Outside
+from segstore.coordinator.group.consumers.keeper import RETRY_MS, ConsumerGroupSettings, Outside
 from segstore.coordinator.group.consumers.membership import ConsumerMembership
-from segstore.coordinator.group.consumers.topics import Topics
-from segstore.coordinator.group.held import Held
+from segstore.coordinator.group.consumers.topics import AssignableTopics
+from segstore.coordinator.group.held import GroupEntry
 from segstore.coordinator.group.migration import classic_member, downgrade, stand_in, upgraded
 from segstore.coordinator.group.share.membership import ShareMembership
 from segstore.coordinator.group.share.share_groups import ShareGroups
@@ -54,29 +60,29 @@ class GroupTable:
 
     def __init__(self, store: Store, offsets: GroupOffsets, clock: MonotonicMs) -> None:
         self._store, self._offsets, self._clock = store, offsets, clock
-        self._config, self._settings = store._writer().config, group_settings(store)
+        self._config, self._settings = store.writer().config, group_settings(store)
         self._lock = Mutex()
-        self._groups: dict[str, Held] = {}
+        self._groups: dict[str, GroupEntry] = {}
         self._drops = 0
         self._most_changes = 0  # of the groups that were forgotten
         self._closed = False
-        self._seen = Topics({})
+        self._seen = AssignableTopics({})
         self.shares = ShareGroups(store, offsets, self.topics)
-        self._alarm = Alarm(store._context.scheduler, clock, self.run_due)
+        self._alarm = Alarm(store.context.scheduler, clock, self.run_due)
         self._shelter = Shelter("segstore-groups")
 
-    def ask_held(self, group_id: str, ask: Callable[[Held], T], make: bool = True) -> T:
+    def ask_held(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool = True) -> T:
         """Return what `ask` returns of the group, under its lock, after what is due was done. Members that
         wait are woken where the group changed. Where an interrupt ends the caller's wait, `ask` is called
         all the same, before any later request. Without `make` a group that does not exist is none
         afterwards: `ask` gets an empty one that is dropped. Raises StoreClosedError.
         """
         check_apart("what a group is asked")
-        if self._store._context.forked:
-            self._store._context.check_open()  # it has no such thread
+        if self._store.context.forked:
+            self._store.context.check_open()  # it has no such thread
         return self._shelter.call(partial(self._ask, group_id, ask, make))
 
-    def _ask(self, group_id: str, ask: Callable[[Held], T], make: bool) -> T:
+    def _ask(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool) -> T:
         due, changed = float("inf"), False
         try:
             while not self._closed:
@@ -95,21 +101,21 @@ class GroupTable:
         finally:
             if not self._closed:
                 if changed:
-                    self._store._nudge()
+                    self._store.nudge()
                 self._alarm.set(due)
 
-    def _is_ready(self, held: Held) -> bool:
+    def _is_ready(self, held: GroupEntry) -> bool:
         """Do what is due in a group, and return whether there is such a group still."""
         self._read_anew(held)
         held.expire(self._clock())
         self._read_anew(held)  # what was due may have been written, and timed out
         return not held.gone
 
-    def get(self, group_id: str) -> Held | None:
+    def get(self, group_id: str) -> GroupEntry | None:
         """Return a group that is in memory. Takes no lock."""
         return self._groups.get(group_id)
 
-    def find(self, group_id: str) -> Held | None:
+    def find(self, group_id: str) -> GroupEntry | None:
         """Return a group that is in memory, or in the log."""
         held = self._groups.get(group_id)
         if held is None and group_id in self._offsets.groups():
@@ -121,7 +127,7 @@ class GroupTable:
         with self._lock:
             return list(self._groups)
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: GroupEntry) -> None:
         """Drop the group; the caller holds its lock. A later group of the same id is a new one."""
         with self._lock:
             self._groups.pop(held.group.group_id).gone = True
@@ -160,7 +166,7 @@ class GroupTable:
             with suppress(OffsetNotAvailableError):  # the next sweep comes
                 self.ask_held(group_id, self._drop_unkept, make=False)
 
-    def _drop_unkept(self, held: Held) -> None:
+    def _drop_unkept(self, held: GroupEntry) -> None:
         is_needed = held.has_members or held.group.pending or self._is_kept(held)
         if not is_needed and self._groups.get(held.group.group_id) is held:
             self.drop(held)
@@ -174,7 +180,7 @@ class GroupTable:
             while not self._end(held):
                 """A request is late, and ends: with its write, if not before."""
 
-    def _end(self, held: Held) -> bool:
+    def _end(self, held: GroupEntry) -> bool:
         with suppress(OffsetNotAvailableError), held.lock:
             for member in held.group.members.values():
                 member.fail(StoreClosedError(f"{self._store.path} is closed"))
@@ -183,10 +189,10 @@ class GroupTable:
 
     # --- from one protocol to the other ------------------------------------------------------------
 
-    def join(self, held: Held, joining: Joining, now: float) -> Ticket[Joined]:
+    def join(self, held: GroupEntry, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
         """Have a member of the classic protocol join a group of either. A consumer group becomes a classic
         one where it has no members, or where this static member takes the place of the last one of KIP-848.
-        The caller has the group's lock. Raises what `Group.join` and `ClassicMembers.join` raise, and
+        The caller has the group's lock. Raises what `ClassicGroup.join` and `ClassicMembers.join` raise, and
         StorageError.
         """
         consumer = held.consumer
@@ -206,7 +212,7 @@ class GroupTable:
         held.become(held.group)
         return held.group.join(joining, now)
 
-    def as_consumers(self, held: Held, run: Callable[[ConsumerMembership], T]) -> T:
+    def as_consumers(self, held: GroupEntry, run: Callable[[ConsumerMembership], T]) -> T:
         """Return what `run` returns of a consumer group. A new one takes the place of a classic group, with
         the members that this has, unless `run` raises. The caller has the group's lock. Raises
         GroupNotFoundError where a classic group has members, and can't become a consumer group.
@@ -227,7 +233,7 @@ class GroupTable:
         self._become_consumers(held, consumer)
         return found
 
-    def as_share(self, held: Held, run: Callable[[ShareMembership], T]) -> T:
+    def as_share(self, held: GroupEntry, run: Callable[[ShareMembership], T]) -> T:
         """Return what `run` returns of a share group; a new one is made if the log has no group of this id.
         The caller has the group's lock. Raises GroupNotFoundError for a group of another kind, also for one
         without members.
@@ -249,11 +255,11 @@ class GroupTable:
         held.become(held.group, share=share)
         return found
 
-    def _share(self, held: Held) -> ShareMembership:
+    def _share(self, held: GroupEntry) -> ShareMembership:
         """Return what the log has of a share group."""
         return self.shares.made(held.group.group_id, partial(self._write_sure, held), self._clock())
 
-    def _become_consumers(self, held: Held, consumer: ConsumerMembership) -> None:
+    def _become_consumers(self, held: GroupEntry, consumer: ConsumerMembership) -> None:
         """Let a classic group be this consumer group, which has taken its members over."""
         classic = held.group
         held.become(self._empty(classic.group_id), consumer)
@@ -262,7 +268,7 @@ class GroupTable:
             if member.has_pulse and member.member_id in consumer.group.members:
                 consumer.pulses[member.member_id] = member
 
-    def _upgrade(self, group: Group) -> list[Change]:
+    def _upgrade(self, group: ClassicGroup) -> list[Change]:
         """Return the records of a classic group as a consumer group (GroupMetadataManager:
         validateOnlineUpgrade). Raises GroupNotFoundError.
         """
@@ -279,7 +285,9 @@ class GroupTable:
             )
         return upgraded(group, self.topics())
 
-    def _downgrade(self, held: Held, leaving: Collection[str], replaced: Member | None = None) -> None:
+    def _downgrade(
+        self, held: GroupEntry, leaving: Collection[str], replaced: ClassicGroupMember | None = None
+    ) -> None:
         """Make a classic group of a consumer group, of the members that do not leave, and of `replaced`.
         They join anew, but where all have what they shall have, and none has left (GroupMetadataManager:
         convertToClassicGroup). Raises StorageError.
@@ -296,13 +304,13 @@ class GroupTable:
                 is_stable &= member.is_reconciled_to(consumer.group.epoch)
         group = self._empty(consumer.group.group_id)
         assignments = downgrade(consumer.group, group, members, self.topics())
-        record = keep(group, assignments, self._store._context.clock())
+        record = keep(group, assignments, self._store.context.clock())
         self._write_sure(held, lambda: self._offsets.write_group(record, ends_consumer=True))
         held.become(group)
         if not is_stable:
             group.rebalance(now)
 
-    def _membership(self, held: Held, group_id: str, unwritten: list[Change]) -> ConsumerMembership:
+    def _membership(self, held: GroupEntry, group_id: str, unwritten: list[Change]) -> ConsumerMembership:
         """Return a consumer group of what the log has of it, and of records that are written with the first
         change.
         """
@@ -316,7 +324,7 @@ class GroupTable:
             )
             first.clear()
 
-        settings = ConsumerSettings(
+        settings = ConsumerGroupSettings(
             config.group_consumer_max_size,
             config.group_consumer_assignors,
             config.group_consumer_migration_policy in _DOWNGRADES,
@@ -325,20 +333,20 @@ class GroupTable:
         group = ConsumerGroup(group_id, self._offsets.consumer(group_id))
         group.replay(unwritten)
         timing = partial(self._settings.timing, group_id)
-        clock = self._store._context.clock
+        clock = self._store.context.clock
         outside = Outside(write, partial(self._downgrade, held), self.topics, clock, timing)
         return ConsumerMembership(group, outside, settings, self._clock())
 
-    def topics(self) -> Topics:
+    def topics(self) -> AssignableTopics:
         """Return the store's topics, the same object until one of them changes."""
-        infos = self._store._side.topics
+        infos = self._store.engine.topics
         if infos is not self._seen.infos:
-            self._seen = Topics(infos)
+            self._seen = AssignableTopics(infos)
         return self._seen
 
     # --- what is kept -------------------------------------------------------------------------
 
-    def _load(self, group_id: str, make: bool = True) -> Held:
+    def _load(self, group_id: str, make: bool = True) -> GroupEntry:
         """Restore the group from the log; make a new one where the log has none, which is kept only with
         `make`.
         """
@@ -351,7 +359,7 @@ class GroupTable:
         self._alarm.set(due)  # members that were kept may never come back
         return held
 
-    def _put(self, restored: Held, drops: int, make: bool) -> Held | None:
+    def _put(self, restored: GroupEntry, drops: int, make: bool) -> GroupEntry | None:
         """Return the group of this id, which is what was `restored`, unless another thread was first; None
         where a group was dropped since `drops`, of which `restored` may be.
         """
@@ -367,28 +375,28 @@ class GroupTable:
                 self._groups[group_id] = restored
             return restored
 
-    def _restored(self, group_id: str) -> Held:
-        held = Held(self._empty(group_id))
+    def _restored(self, group_id: str) -> GroupEntry:
+        held = GroupEntry(self._empty(group_id))
         group, consumer = self._read(held)
         has_share = consumer is None and bool(self._offsets.share(group_id))
         held.become(group, consumer, self._share(held) if has_share else None)
         held.is_kept = self._is_kept(held)
         return held
 
-    def _is_kept(self, held: Held) -> bool:
+    def _is_kept(self, held: GroupEntry) -> bool:
         is_modern = held.consumer is not None or held.share is not None
         return is_modern or self._offsets.group(held.group.group_id) is not None
 
-    def _read(self, held: Held) -> tuple[Group, ConsumerMembership | None]:
+    def _read(self, held: GroupEntry) -> tuple[ClassicGroup, ConsumerMembership | None]:
         """Return what the log has of a group, of either protocol."""
         group_id = held.group.group_id
         group, record = self._empty(group_id), self._offsets.group(group_id)
         if record is not None:
-            restore(group, record, self._clock(), self._store._context.clock())
+            restore(group, record, self._clock(), self._store.context.clock())
         has_records = bool(self._offsets.consumer(group_id))
         return group, self._membership(held, group_id, []) if has_records else None
 
-    def _write_sure(self, held: Held, write: Callable[[], None]) -> None:
+    def _write_sure(self, held: GroupEntry, write: Callable[[], None]) -> None:
         """Write records that say what the group is, and note where it is not known whether that was done."""
         try:
             write()
@@ -397,7 +405,7 @@ class GroupTable:
                 held.is_sure = False
             raise
 
-    def _read_anew(self, held: Held) -> None:
+    def _read_anew(self, held: GroupEntry) -> None:
         """Let the group be what the log says, once a write that has failed is committed, or lost. Raises
         OffsetNotAvailableError before.
         """
@@ -417,7 +425,7 @@ class GroupTable:
         held.is_sure = True
         self._drop_unkept(held)  # what would have made it a group may be lost
 
-    def _read_share(self, held: Held, before: ShareMembership) -> None:
+    def _read_share(self, held: GroupEntry, before: ShareMembership) -> None:
         share = self._share(held) if self._offsets.share(held.group.group_id) else None
         if share is not None:
             share.go_on(before, self._clock())
@@ -425,16 +433,16 @@ class GroupTable:
         held.is_sure = True
         self._drop_unkept(held)
 
-    def _empty(self, group_id: str) -> Group:
-        return Group(
+    def _empty(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(
             group_id,
             self._write,
             delay_ms=self._config.group_initial_rebalance_delay_ms,
             max_size=self._config.group_max_size,
         )
 
-    def _write(self, group: Group, assignments: Mapping[str, bytes]) -> None:
-        record = keep(group, assignments, self._store._context.clock())
+    def _write(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
+        record = keep(group, assignments, self._store.context.clock())
         if assignments:
             self._offsets.write_group(record)
             return

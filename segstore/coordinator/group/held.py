@@ -1,4 +1,4 @@
-"""`Held`: a group of any protocol, and its lock.
+"""`GroupEntry`: a group of any protocol, and its lock.
 
 On disk: nothing. Threads: whoever reads or changes a group holds its lock.
 """
@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import math
 
-from segstore.coordinator.group.classic.group import Group
+from segstore.coordinator.group.classic.group import ClassicGroup
 from segstore.coordinator.group.consumers.membership import ConsumerMembership
 from segstore.coordinator.group.share.membership import ShareMembership
 from segstore.errors import OffsetNotAvailableError
 from segstore.mutex import BoundedLock
 
 
-class Held:
+class GroupEntry:
     """A group and its lock. `group` is the group of the classic protocol, which is empty where there is a
     `consumer`, the group of KIP-848's, or a `share`, that of KIP-932's. `gone`: the group was dropped, and a
     thread that waited for the lock must look it up anew. `is_kept`: the log has it. `is_sure`: memory has
     what the log has; else a write that says what the group is has failed, and may be committed later.
     """
 
-    def __init__(self, group: Group, is_kept: bool = True) -> None:
+    def __init__(self, group: ClassicGroup, is_kept: bool = True) -> None:
         self.group, self.gone, self.is_kept = group, False, is_kept
         self.lock = BoundedLock(self._late)
         self.consumer: ConsumerMembership | None = None
@@ -46,7 +46,7 @@ class Held:
 
     def become(
         self,
-        group: Group,
+        group: ClassicGroup,
         consumer: ConsumerMembership | None = None,
         share: ShareMembership | None = None,
     ) -> None:

@@ -17,23 +17,28 @@ from segstore.coordinator.consumer_protocol import (
     encode_subscription,
     version_of,
 )
-from segstore.coordinator.group.assignors.base import Subscription as Told
-from segstore.coordinator.group.classic.group import Group
-from segstore.coordinator.group.classic.member import Joining, Member, Protocols, State
+from segstore.coordinator.group.assignors.base import MemberSubscription as Told
+from segstore.coordinator.group.classic.group import ClassicGroup
+from segstore.coordinator.group.classic.member import (
+    ClassicGroupMember,
+    ClassicGroupState,
+    Joining,
+    Protocols,
+)
 from segstore.coordinator.group.consumers.classic_members import subscription
 from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.member import ConsumerMember
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics
 from segstore.coordinator.offsets.consumer_schema import (
     Assignment,
     Change,
     ClassicMember,
     Current,
     GroupEpoch,
-    Kind,
+    GroupRecordType,
     MemberState,
     RecordKey,
-    Target,
+    TargetAssignment,
     TargetEpoch,
 )
 from segstore.errors import GroupNotFoundError, InvalidArgumentError
@@ -41,7 +46,7 @@ from segstore.errors import GroupNotFoundError, InvalidArgumentError
 # --- to KIP-848 ----------------------------------------------------------------------------------
 
 
-def upgraded(group: Group, topics: Topics) -> list[Change]:
+def upgraded(group: ClassicGroup, topics: AssignableTopics) -> list[Change]:
     """Return the records of a classic group as a consumer group: its generation is the epoch, and all members
     have what they were assigned last. Cooperative members may still have partitions that they had when they
     joined: they have to give those up first. Raises GroupNotFoundError where its members are no consumers, or
@@ -51,7 +56,7 @@ def upgraded(group: Group, topics: Topics) -> list[Change]:
         raise GroupNotFoundError(
             f"group {group.group_id!r} is of type {group.protocol_type!r}, and can't become a consumer group"
         )
-    changes: list[Change] = [(RecordKey(Kind.EPOCH), GroupEpoch(group.generation))]
+    changes: list[Change] = [(RecordKey(GroupRecordType.EPOCH), GroupEpoch(group.generation))]
     try:
         given = {
             member.member_id: topics.assignment(decode_assignment(member.assignment))
@@ -62,11 +67,15 @@ def upgraded(group: Group, topics: Topics) -> list[Change]:
             changes += _upgraded_member(member, group, topics, given[member.member_id], held)
     except InvalidArgumentError as error:
         raise GroupNotFoundError(f"group {group.group_id!r} can't become a consumer group: {error}") from None
-    return [*changes, (RecordKey(Kind.TARGET_EPOCH), TargetEpoch(group.generation))]
+    return [*changes, (RecordKey(GroupRecordType.TARGET_EPOCH), TargetEpoch(group.generation))]
 
 
 def _upgraded_member(
-    member: Member, group: Group, topics: Topics, given: Assignment, held: set[tuple[bytes, int]]
+    member: ClassicGroupMember,
+    group: ClassicGroup,
+    topics: AssignableTopics,
+    given: Assignment,
+    held: set[tuple[bytes, int]],
 ) -> list[Change]:
     """Return the records of a member; `held`, the partitions that members have, gets those of this one."""
     protocol = group.protocol or group.vote()
@@ -85,9 +94,9 @@ def _upgraded_member(
         for topic in {**given, **gives_up}
     }
     return [
-        (RecordKey(Kind.MEMBER, name), subscription(member.as_joining(PROTOCOL_TYPE), told)),
-        (RecordKey(Kind.TARGET, name), Target(given)),
-        (RecordKey(Kind.CURRENT, name), Current(epoch, epoch, state, given, gives_up, since)),
+        (RecordKey(GroupRecordType.MEMBER, name), subscription(member.as_joining(PROTOCOL_TYPE), told)),
+        (RecordKey(GroupRecordType.TARGET, name), TargetAssignment(given)),
+        (RecordKey(GroupRecordType.CURRENT, name), Current(epoch, epoch, state, given, gives_up, since)),
     ]
 
 
@@ -98,14 +107,16 @@ def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
 # --- to the classic protocol -----------------------------------------------------------------------
 
 
-def downgrade(group: ConsumerGroup, to: Group, members: Iterable[Member], topics: Topics) -> dict[str, bytes]:
+def downgrade(
+    group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
+) -> dict[str, bytes]:
     """Make `to`, an empty classic group, a stable one of these members, with the consumer group's epoch as
     its generation; return their assignments, which are their targets.
     """
     for member in members:
         to.take_up(member)
         to.leader = to.leader or member.member_id
-    to.protocol_type, to.generation, to.state = PROTOCOL_TYPE, group.epoch, State.STABLE
+    to.protocol_type, to.generation, to.state = PROTOCOL_TYPE, group.epoch, ClassicGroupState.STABLE
     to.protocol = to.vote()
     for member_id, member in to.members.items():
         version = version_of(member.subscription(to.protocol))
@@ -114,11 +125,11 @@ def downgrade(group: ConsumerGroup, to: Group, members: Iterable[Member], topics
     return {member_id: member.assignment for member_id, member in to.members.items()}
 
 
-def _encoded(assignment: Assignment, topics: Topics, version: int) -> bytes:
+def _encoded(assignment: Assignment, topics: AssignableTopics, version: int) -> bytes:
     return encode_assignment(topics.partitions(assignment), None, version)
 
 
-def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -> Member:
+def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -> ClassicGroupMember:
     """Return a member of a consumer group as one of a classic group; its session begins now."""
     told = member.subscription
     joining = Joining(
@@ -130,7 +141,7 @@ def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -
         rebalance_timeout_ms=told.rebalance_timeout_ms,
         protocol_type=PROTOCOL_TYPE,
     )
-    return Member(member.member_id, joining, now)
+    return ClassicGroupMember(member.member_id, joining, now)
 
 
 def stand_in(member: ConsumerMember, topics: frozenset[str], joining: Joining) -> ClassicMember:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from segstore.coordinator.group.classic.member import MonotonicMs
 from segstore.coordinator.group.group_table import GroupTable
-from segstore.coordinator.group.held import Held
+from segstore.coordinator.group.held import GroupEntry
 from segstore.coordinator.group.share.group import ShareGroupInfo
 from segstore.coordinator.group.share.initialising import DurableStates
 from segstore.coordinator.group.share.keeper import Fence
@@ -54,7 +54,7 @@ class ShareRequests:
         def beat(share: ShareMembership) -> ShareBeaten:
             return share.heartbeat(asked, self._clock())
 
-        def ask(held: Held) -> ShareBeaten:
+        def ask(held: GroupEntry) -> ShareBeaten:
             if held.share is None and asked.epoch != JOIN_EPOCH:
                 raise GroupNotFoundError(f"there is no share group {group_id!r}")
             return self._groups.as_share(held, beat)
@@ -116,7 +116,7 @@ class ShareRequests:
         GroupNotFoundError; StorageError.
         """
 
-        def end(held: Held) -> None:
+        def end(held: GroupEntry) -> None:
             share = _share_of(held, group_id)
             _check_empty(share)
             share.end()
@@ -146,7 +146,7 @@ class ShareRequests:
         return self._groups.ask_held(group_id, lambda held: ask(_share_of(held, group_id)), make=False)
 
 
-def _share_of(held: Held, group_id: str) -> ShareMembership:
+def _share_of(held: GroupEntry, group_id: str) -> ShareMembership:
     """Return a held group that is a share group. Raises GroupNotFoundError."""
     if held.share is None:
         raise GroupNotFoundError(f"there is no share group {group_id!r}")

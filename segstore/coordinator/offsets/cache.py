@@ -16,7 +16,7 @@ from segstore.coordinator.offsets.consumer_schema import consumer_key
 from segstore.coordinator.offsets.schema import group_key, offset_key
 from segstore.coordinator.offsets.share_schema import share_key
 from segstore.coordinator.offsets.state import GroupState, OffsetsState, load
-from segstore.coordinator.offsets.topic import TOPIC, OffsetsTopic, Writer, check_group
+from segstore.coordinator.offsets.topic import TOPIC, OffsetsTopic, OffsetsWriter, check_group
 from segstore.coordinator.retriable import may_be_written
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import OffsetNotAvailableError, SegstoreError
@@ -26,7 +26,7 @@ from segstore.storage.store.store import Store
 T = TypeVar("T")
 
 
-class Partition:
+class CachedPartition:
     """A partition of the topic and what was read from it; `state` is None before it was read. `is_sure`:
     readers see all that was appended. An append that timed out, or was interrupted, may be committed later.
     """
@@ -47,11 +47,11 @@ class OffsetsCache:
     """The part of `GroupOffsets` that reads, caches and locks."""
 
     def __init__(self, store: Store) -> None:
-        store._context.check_writable()
+        store.context.check_writable()
         self._store, self._topic = store, OffsetsTopic(store)
-        self._config, self._clock = store._writer().config, store._context.clock
+        self._config, self._clock = store.writer().config, store.context.clock
         self._lock = Mutex()
-        self._partitions: dict[int, Partition] = {}
+        self._partitions: dict[int, CachedPartition] = {}
 
     def partition_for(self, group: str) -> int:
         """Return the partition of `__consumer_offsets` that has the group's records. Raises
@@ -67,11 +67,11 @@ class OffsetsCache:
         with held.lock:
             return look(self._state(held))
 
-    def _partition(self, number: int) -> Partition:
+    def _partition(self, number: int) -> CachedPartition:
         with self._lock:
-            return self._partitions.setdefault(number, Partition(number))
+            return self._partitions.setdefault(number, CachedPartition(number))
 
-    def _state(self, held: Partition) -> OffsetsState:
+    def _state(self, held: CachedPartition) -> OffsetsState:
         if held.state is None:
             source = self._topic.log(held.number)
             if source is None:
@@ -93,7 +93,7 @@ class OffsetsCache:
         with held.lock:
             self._check_decided(held, group)
 
-    def _check_decided(self, held: Partition, group: str) -> None:
+    def _check_decided(self, held: CachedPartition, group: str) -> None:
         source = None if held.is_sure else self._topic.log(held.number)
         if source is not None and not source.shows_all:  # it is asked often: nothing is loaded for it
             raise OffsetNotAvailableError(
@@ -101,7 +101,9 @@ class OffsetsCache:
                 "is committed"
             )
 
-    def _writing(self, group: str, write: Callable[[OffsetsState, Writer], T], checked: bool = True) -> T:
+    def _writing(
+        self, group: str, write: Callable[[OffsetsState, OffsetsWriter], T], checked: bool = True
+    ) -> T:
         """Call `write` with the state and a writer of the group's partition; the topic is created where it
         is missing. The partition is read anew where its log may have more than memory: an interrupt has ended
         `write`, or its records are not committed yet.
@@ -116,7 +118,7 @@ class OffsetsCache:
             known, was_sure = held.state, held.is_sure
             held.state, held.is_sure = None, False
             try:
-                found = write(state, Writer(target, self._config, self._clock()))
+                found = write(state, OffsetsWriter(target, self._config, self._clock()))
             except SegstoreError as error:
                 if not may_be_written(error):
                     held.state, held.is_sure = known, was_sure
@@ -128,7 +130,7 @@ class OffsetsCache:
     def _drop(
         self,
         state: OffsetsState,
-        writer: Writer,
+        writer: OffsetsWriter,
         group: str,
         gone: Collection[TopicPartition],
         whole: bool,

@@ -25,7 +25,7 @@ NO_EPOCHS: AssignmentEpochs = {}
 VALUE_VERSION = 0
 
 
-class Kind(IntEnum):
+class GroupRecordType(IntEnum):
     """What a record is of: the version of its key."""
 
     EPOCH = 3
@@ -37,22 +37,22 @@ class Kind(IntEnum):
     REGEX = 16
 
 
-KINDS = frozenset(Kind)
-NAMED: Mapping[Kind, str] = {
-    Kind.MEMBER: "member_id",
-    Kind.TARGET: "member_id",
-    Kind.CURRENT: "member_id",
-    Kind.REGEX: "regular_expression",
+KINDS = frozenset(GroupRecordType)
+NAMED: Mapping[GroupRecordType, str] = {
+    GroupRecordType.MEMBER: "member_id",
+    GroupRecordType.TARGET: "member_id",
+    GroupRecordType.CURRENT: "member_id",
+    GroupRecordType.REGEX: "regular_expression",
 }
 """Kinds of which a group has many records, each for a member or a regular expression: its key's field."""
-_MESSAGES: Mapping[Kind, str] = {
-    Kind.EPOCH: "ConsumerGroupMetadata",
-    Kind.PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
-    Kind.MEMBER: "ConsumerGroupMemberMetadata",
-    Kind.TARGET_EPOCH: "ConsumerGroupTargetAssignmentMetadata",
-    Kind.TARGET: "ConsumerGroupTargetAssignmentMember",
-    Kind.CURRENT: "ConsumerGroupCurrentMemberAssignment",
-    Kind.REGEX: "ConsumerGroupRegularExpression",
+_MESSAGES: Mapping[GroupRecordType, str] = {
+    GroupRecordType.EPOCH: "ConsumerGroupMetadata",
+    GroupRecordType.PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
+    GroupRecordType.MEMBER: "ConsumerGroupMemberMetadata",
+    GroupRecordType.TARGET_EPOCH: "ConsumerGroupTargetAssignmentMetadata",
+    GroupRecordType.TARGET: "ConsumerGroupTargetAssignmentMember",
+    GroupRecordType.CURRENT: "ConsumerGroupCurrentMemberAssignment",
+    GroupRecordType.REGEX: "ConsumerGroupRegularExpression",
 }
 """Kafka's names of the messages, without "Key" and "Value"."""
 
@@ -60,7 +60,7 @@ _MESSAGES: Mapping[Kind, str] = {
 class RecordKey(NamedTuple):
     """Which record of a group; `name` is a member's id or a regular expression, "" for kinds without."""
 
-    kind: Kind
+    kind: GroupRecordType
     name: str = ""
 
 
@@ -94,7 +94,7 @@ class ClassicMember(NamedTuple):
     protocols: tuple[tuple[str, bytes], ...]
 
 
-class Subscription(NamedTuple):
+class ConsumerMemberValue(NamedTuple):
     """What a member says of itself. `topic_regex` is None or empty where it has none; `classic` is None but
     for a member of the classic protocol.
     """
@@ -116,7 +116,7 @@ class TargetEpoch(NamedTuple):
     epoch: int
 
 
-class Target(NamedTuple):
+class TargetAssignment(NamedTuple):
     """The partitions that a member shall have."""
 
     partitions: Assignment
@@ -160,7 +160,9 @@ class Resolved(NamedTuple):
     timestamp: int
 
 
-Value = GroupEpoch | PartitionMetadata | Subscription | TargetEpoch | Target | Current | Resolved
+Value = (
+    GroupEpoch | PartitionMetadata | ConsumerMemberValue | TargetEpoch | TargetAssignment | Current | Resolved
+)
 Change = tuple[RecordKey, Value | None]
 """A record to be written; None stands for a tombstone."""
 
@@ -185,28 +187,28 @@ def consumer_value(value: Value) -> bytes:
 
 def _body(value: Value) -> Any:
     if isinstance(value, GroupEpoch):
-        return _kind(Kind.EPOCH)(epoch=value.epoch, metadata_hash=value.metadata_hash)
-    if isinstance(value, Subscription):
+        return _kind(GroupRecordType.EPOCH)(epoch=value.epoch, metadata_hash=value.metadata_hash)
+    if isinstance(value, ConsumerMemberValue):
         return _subscription(value)
     if isinstance(value, TargetEpoch):
-        return _kind(Kind.TARGET_EPOCH)(assignment_epoch=value.epoch)
-    if isinstance(value, Target):
-        kind = _kind(Kind.TARGET)
+        return _kind(GroupRecordType.TARGET_EPOCH)(assignment_epoch=value.epoch)
+    if isinstance(value, TargetAssignment):
+        kind = _kind(GroupRecordType.TARGET)
         return kind(topic_partitions=_partitions(kind.TopicPartition, value.partitions))
     if isinstance(value, Current):
         return _current(value)
     if isinstance(value, Resolved):
         topics = sorted(value.topics)
-        return _kind(Kind.REGEX)(topics=topics, version=value.version, timestamp=value.timestamp)
+        return _kind(GroupRecordType.REGEX)(topics=topics, version=value.version, timestamp=value.timestamp)
     raise TypeError(f"{value} is never written")
 
 
-def _kind(kind: Kind) -> Any:
+def _kind(kind: GroupRecordType) -> Any:
     return structs(f"{_MESSAGES[kind]}Value")
 
 
-def _subscription(value: Subscription) -> Any:
-    kind = _kind(Kind.MEMBER)
+def _subscription(value: ConsumerMemberValue) -> Any:
+    kind = _kind(GroupRecordType.MEMBER)
     return kind(
         instance_id=value.instance_id,
         rack_id=value.rack_id,
@@ -229,7 +231,7 @@ def _classic(kind: Any, value: ClassicMember) -> Any:
 
 
 def _current(value: Current) -> Any:
-    kind = _kind(Kind.CURRENT)
+    kind = _kind(GroupRecordType.CURRENT)
     return kind(
         member_epoch=value.epoch,
         previous_member_epoch=value.previous_epoch,
@@ -257,24 +259,24 @@ def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
 # --- parse -------------------------------------------------------------------------------------
 
 
-def parse_consumer_key(kind: Kind, data: bytes) -> ConsumerKey:
+def parse_consumer_key(kind: GroupRecordType, data: bytes) -> ConsumerKey:
     """Return the key of a record of this kind. Raises ValueError for bytes that are no key."""
     key = decode_key(f"{_MESSAGES[kind]}Key", data)
     return ConsumerKey(key.group_id, RecordKey(kind, getattr(key, NAMED[kind]) if kind in NAMED else ""))
 
 
-def parse_consumer_value(kind: Kind, data: bytes) -> Value:
+def parse_consumer_value(kind: GroupRecordType, data: bytes) -> Value:
     """Return a record's value. Raises UnsupportedVersionError; ValueError for bytes that are not such a
     value.
     """
-    if kind is Kind.PARTITION_METADATA:
+    if kind is GroupRecordType.PARTITION_METADATA:
         return PartitionMetadata()
     return _PARSERS[kind](decode_value(f"{_MESSAGES[kind]}Value", data))
 
 
-def _parse_subscription(body: Any) -> Subscription:
+def _parse_subscription(body: Any) -> ConsumerMemberValue:
     held = body.classic_member_metadata
-    return Subscription(
+    return ConsumerMemberValue(
         body.instance_id,
         body.rack_id,
         body.client_id,
@@ -315,11 +317,11 @@ def _parse_epochs(rows: list[Any]) -> AssignmentEpochs:
 
 
 _STATES = frozenset(MemberState)
-_PARSERS: Mapping[Kind, Callable[[Any], Value]] = {
-    Kind.EPOCH: lambda body: GroupEpoch(body.epoch, body.metadata_hash),
-    Kind.MEMBER: _parse_subscription,
-    Kind.TARGET_EPOCH: lambda body: TargetEpoch(body.assignment_epoch),
-    Kind.TARGET: lambda body: Target(_parse_partitions(body.topic_partitions)),
-    Kind.CURRENT: _parse_current,
-    Kind.REGEX: lambda body: Resolved(frozenset(body.topics), body.version, body.timestamp),
+_PARSERS: Mapping[GroupRecordType, Callable[[Any], Value]] = {
+    GroupRecordType.EPOCH: lambda body: GroupEpoch(body.epoch, body.metadata_hash),
+    GroupRecordType.MEMBER: _parse_subscription,
+    GroupRecordType.TARGET_EPOCH: lambda body: TargetEpoch(body.assignment_epoch),
+    GroupRecordType.TARGET: lambda body: TargetAssignment(_parse_partitions(body.topic_partitions)),
+    GroupRecordType.CURRENT: _parse_current,
+    GroupRecordType.REGEX: lambda body: Resolved(frozenset(body.topics), body.version, body.timestamp),
 }

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from segstore.coordinator.offsets.cache import Partition
+from segstore.coordinator.offsets.cache import CachedPartition
 from segstore.coordinator.offsets.consumer_schema import (
     Change,
     RecordKey,
@@ -23,17 +23,17 @@ from segstore.coordinator.offsets.consumer_schema import (
     consumer_value,
 )
 from segstore.coordinator.offsets.schema import (
-    Commit,
     GroupRecord,
     MemberRecord,
+    OffsetCommitValue,
     group_key,
     group_value,
     offset_key,
     offset_value,
 )
 from segstore.coordinator.offsets.share_records import ShareRecords
-from segstore.coordinator.offsets.state import EmptySince, GroupState, Held, OffsetsState, expired
-from segstore.coordinator.offsets.topic import TOPIC, Writer, check_group, check_offsets, positions
+from segstore.coordinator.offsets.state import EmptySince, GroupState, OffsetsState, StoredCommit, expired
+from segstore.coordinator.offsets.topic import TOPIC, OffsetsWriter, check_group, check_offsets, positions
 from segstore.coordinator.shared import existing, shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import OffsetNotAvailableError, SegstoreError, copy_of
@@ -68,7 +68,7 @@ class OffsetsCleanup(ShareRecords):
             if cleanup is not None:
                 cleanup._expire_in_background()
 
-        store._context.scheduler.every(interval, expire)
+        store.context.scheduler.every(interval, expire)
 
     def close(self) -> None:
         """Stop expiry, because the store is being closed."""
@@ -96,7 +96,9 @@ class OffsetsCleanup(ShareRecords):
         self.swept()
         return gone
 
-    def _seen(self, partition: int, state: OffsetsState) -> dict[str, tuple[GroupRecord | None, set[Held]]]:
+    def _seen(
+        self, partition: int, state: OffsetsState
+    ) -> dict[str, tuple[GroupRecord | None, set[StoredCommit]]]:
         found = {name: held for name, held in state.groups.items() if self._may_expire(name, partition)}
         return {name: (held.record, set(held.offsets.values())) for name, held in found.items()}
 
@@ -112,7 +114,7 @@ class OffsetsCleanup(ShareRecords):
         since: int | None,
         now: int,
         record: GroupRecord | None,
-        seen: set[Held],
+        seen: set[StoredCommit],
         state: OffsetsState,
     ) -> set[TopicPartition]:
         """Delete the group's old offsets; those that were committed after `seen` stay."""
@@ -131,7 +133,7 @@ class OffsetsCleanup(ShareRecords):
         return old
 
     def _expire_in_background(self) -> None:
-        if not self._closed and not self._store._context.closed:
+        if not self._closed and not self._store.context.closed:
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
@@ -164,7 +166,9 @@ class OffsetsCleanup(ShareRecords):
             if gone and self._topic.partition_for(group) == partition:
                 self._writing(group, partial(self._drop_from, group, gone), checked=False)
 
-    def _drop_from(self, group: str, gone: set[TopicPartition], state: OffsetsState, writer: Writer) -> None:
+    def _drop_from(
+        self, group: str, gone: set[TopicPartition], state: OffsetsState, writer: OffsetsWriter
+    ) -> None:
         self._drop(state, writer, group, gone, whole=False)
 
 
@@ -225,9 +229,9 @@ class GroupOffsets(OffsetsCleanup):
         if not known:
             return
 
-        def write(state: OffsetsState, writer: Writer) -> None:
+        def write(state: OffsetsState, writer: OffsetsWriter) -> None:
             commits = {
-                tp: Commit(
+                tp: OffsetCommitValue(
                     offset, writer.now, topic_id=topic_ids.get(tp.topic) or self._topic.topic_id(tp.topic)
                 )
                 for tp, offset in known.items()
@@ -285,7 +289,7 @@ class GroupOffsets(OffsetsCleanup):
         if self.partition_for(group) not in self._topic.ids:
             return set()
 
-        def write(state: OffsetsState, writer: Writer) -> set[TopicPartition]:
+        def write(state: OffsetsState, writer: OffsetsWriter) -> set[TopicPartition]:
             held, pending = state.usable(group), state.pending_of(group)
             there = set(held.offsets) | pending
             gone = there if partitions is None else there & set(partitions)
@@ -319,7 +323,7 @@ class GroupOffsets(OffsetsCleanup):
         """
         group, told = check_group(group_id), list(changes)
 
-        def write(state: OffsetsState, writer: Writer) -> None:
+        def write(state: OffsetsState, writer: OffsetsWriter) -> None:
             keys = [consumer_key(group, key) for key, _ in told]
             values = [None if value is None else consumer_value(value) for _, value in told]
             classic = [group_key(group)] * ends_classic
@@ -343,7 +347,7 @@ class GroupOffsets(OffsetsCleanup):
         """
         group = check_group(record.group_id)
 
-        def write(state: OffsetsState, writer: Writer) -> None:
+        def write(state: OffsetsState, writer: OffsetsWriter) -> None:
             ended = list(state.known(group).consumer) if ends_consumer else []
             keys = [consumer_key(group, key) for key in ended]
             writer.write([*keys, group_key(group)], [*[None] * len(keys), group_value(record)])
@@ -354,7 +358,7 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
 
-def _ended(held: Partition, producer_id: int, committed: bool) -> bool:
+def _ended(held: CachedPartition, producer_id: int, committed: bool) -> bool:
     """Apply the end of a producer's transaction; return whether the partition could be locked for it."""
     with suppress(OffsetNotAvailableError), held.lock:
         # A partition that was not read yet will be read with its marker.

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.coordinator.offsets.consumer_schema import KINDS, ConsumerKey, Kind, parse_consumer_key
+from segstore.coordinator.offsets.consumer_schema import (
+    KINDS,
+    ConsumerKey,
+    GroupRecordType,
+    parse_consumer_key,
+)
 from segstore.coordinator.offsets.share_schema import (
     SHARE_KINDS,
     ShareGroupKey,
@@ -54,7 +59,7 @@ class ForeignKey(NamedTuple):
 Key = OffsetKey | GroupKey | ConsumerKey | ShareGroupKey | ForeignKey
 
 
-class Commit(NamedTuple):
+class OffsetCommitValue(NamedTuple):
     """A committed offset, its time, and when it expires by itself (-1: by the retention); ms since the
     epoch. `topic_id`: the id that the topic had then, "" where it is not known.
     """
@@ -100,7 +105,7 @@ def offset_key(group: str, partition: TopicPartition) -> bytes:
     return encode_key(kind(group=group, topic=partition.topic, partition=partition.partition))
 
 
-def offset_value(commit: Commit) -> bytes:
+def offset_value(commit: OffsetCommitValue) -> bytes:
     """Encode a commit without `expires`, which no new commit has."""
     (offset, metadata, epoch), topic_id = commit.offset, commit.topic_id
     body = structs("OffsetCommitValue")(
@@ -150,20 +155,22 @@ def parse_key(data: bytes) -> Key:
         key = decode_key("OffsetCommitKey", data)
         return OffsetKey(key.group, TopicPartition(key.topic, key.partition))
     if kind in KINDS:
-        return parse_consumer_key(Kind(kind), data)
+        return parse_consumer_key(GroupRecordType(kind), data)
     if kind in SHARE_KINDS:
         return parse_share_key(ShareKind(kind), data)
     group = decode_key("GroupMetadataKey", data).group  # keys of all kinds begin with the group
     return GroupKey(group) if kind == GROUP_KEY else ForeignKey(group, kind)
 
 
-def parse_offset(data: bytes) -> Commit:
+def parse_offset(data: bytes) -> OffsetCommitValue:
     """Return the commit of a record. Raises UnsupportedVersionError; ValueError for bytes that are not such a
     value.
     """
     body = decode_value("OffsetCommitValue", data)
     offset = OffsetAndMetadata(body.offset, body.metadata, body.leader_epoch)
-    return Commit(offset, body.commit_timestamp, body.expire_timestamp, names.topic_id_of(body.topic_id))
+    return OffsetCommitValue(
+        offset, body.commit_timestamp, body.expire_timestamp, names.topic_id_of(body.topic_id)
+    )
 
 
 def parse_group(group: str, data: bytes) -> GroupRecord:

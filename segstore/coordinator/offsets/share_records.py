@@ -16,7 +16,7 @@ from segstore.coordinator.offsets.share_schema import (
     share_value,
 )
 from segstore.coordinator.offsets.state import OffsetsState
-from segstore.coordinator.offsets.topic import Writer, check_group
+from segstore.coordinator.offsets.topic import OffsetsWriter, check_group
 
 
 class ShareRecords(OffsetsCache):
@@ -45,7 +45,7 @@ class ShareRecords(OffsetsCache):
         """Write records of a share group as one batch, all or none. Raises what `commit` raises."""
         group, told = check_group(group_id), list(changes)
 
-        def write(state: OffsetsState, writer: Writer) -> None:
+        def write(state: OffsetsState, writer: OffsetsWriter) -> None:
             keys = [share_key(group, key) for key, _ in told]
             values = [None if value is None else share_value(key.kind, value) for key, value in told]
             writer.write(keys, values)

@@ -18,7 +18,7 @@ from segstore.coordinator.offsets.consumer_schema import (
     VALUE_VERSION,
     Assignment,
     GroupEpoch,
-    Target,
+    TargetAssignment,
 )
 from segstore.protocol.codec import structs
 from segstore.protocol.record_codec import decode_key, decode_value, encode_key, encode_value
@@ -105,7 +105,7 @@ TopicsInfo = Mapping[bytes, TopicPartitionsInfo]
 NO_TOPICS: TopicsInfo = {}
 
 
-class ShareTopics(NamedTuple):
+class ShareStateTopics(NamedTuple):
     """The partitions whose durable state is being made, is there, and is being deleted; of a topic that is
     being deleted all partitions are.
     """
@@ -115,7 +115,9 @@ class ShareTopics(NamedTuple):
     deleting: Mapping[bytes, str] = {}  # nothing changes it
 
 
-ShareValue = ShareSubscription | GroupEpoch | ShareTargetEpoch | Target | ShareCurrent | ShareTopics
+ShareValue = (
+    ShareSubscription | GroupEpoch | ShareTargetEpoch | TargetAssignment | ShareCurrent | ShareStateTopics
+)
 ShareChange = tuple[ShareRecordKey, "ShareValue | None"]
 """A record to be written; None stands for a tombstone."""
 
@@ -148,7 +150,7 @@ def _body(kind: Any, value: ShareValue) -> Any:
         return kind(epoch=value.epoch, metadata_hash=value.metadata_hash)
     if isinstance(value, ShareTargetEpoch):
         return kind(assignment_epoch=value.epoch, assignment_timestamp=value.timestamp)
-    if isinstance(value, Target):
+    if isinstance(value, TargetAssignment):
         return kind(topic_partitions=_partitions(kind.TopicPartition, value.partitions))
     if isinstance(value, ShareCurrent):
         return kind(
@@ -204,8 +206,8 @@ def _parse_member(body: Any) -> ShareSubscription:
     return ShareSubscription(body.rack_id, body.client_id, body.client_host, topics)
 
 
-def _parse_state(body: Any) -> ShareTopics:
-    return ShareTopics(
+def _parse_state(body: Any) -> ShareStateTopics:
+    return ShareStateTopics(
         _parse_topics(body.initializing_topics),
         _parse_topics(body.initialized_topics),
         {row.topic_id: row.topic_name for row in body.deleting_topics},
@@ -216,7 +218,7 @@ _PARSERS: Mapping[ShareKind, Callable[[Any], ShareValue]] = {
     ShareKind.MEMBER: _parse_member,
     ShareKind.EPOCH: lambda body: GroupEpoch(body.epoch, body.metadata_hash),
     ShareKind.TARGET_EPOCH: lambda body: ShareTargetEpoch(body.assignment_epoch, body.assignment_timestamp),
-    ShareKind.TARGET: lambda body: Target(_parse_partitions(body.topic_partitions)),
+    ShareKind.TARGET: lambda body: TargetAssignment(_parse_partitions(body.topic_partitions)),
     ShareKind.CURRENT: lambda body: ShareCurrent(
         body.member_epoch, body.previous_member_epoch, _parse_partitions(body.assigned_partitions)
     ),

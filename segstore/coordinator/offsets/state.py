@@ -13,22 +13,22 @@ from functools import partial
 from typing import NamedTuple
 
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE, decode_subscription
-from segstore.coordinator.loader import Unreadable, load_last, warn
+from segstore.coordinator.loader import UnreadableRecord, load_last, warn
 from segstore.coordinator.offsets.consumer_schema import (
     ConsumerKey,
-    Kind,
+    ConsumerMemberValue,
+    GroupRecordType,
     RecordKey,
     Resolved,
-    Subscription,
     Value,
     parse_consumer_value,
 )
 from segstore.coordinator.offsets.schema import (
-    Commit,
     ForeignKey,
     GroupKey,
     GroupRecord,
     Key,
+    OffsetCommitValue,
     parse_group,
     parse_key,
     parse_offset,
@@ -45,10 +45,10 @@ from segstore.storage.store.last_records import LastRecord
 from segstore.storage.store.partition_log import PartitionLog
 
 
-class Held(NamedTuple):
+class StoredCommit(NamedTuple):
     """A commit, and the offset of its record."""
 
-    commit: Commit
+    commit: OffsetCommitValue
     at: int
 
 
@@ -59,7 +59,7 @@ class GroupState:
     """
 
     def __init__(self) -> None:
-        self.offsets: dict[TopicPartition, Held] = {}
+        self.offsets: dict[TopicPartition, StoredCommit] = {}
         self.record: GroupRecord | None = None
         self.consumer: dict[RecordKey, Value] = {}
         self.share: dict[ShareRecordKey, ShareValue] = {}
@@ -74,7 +74,7 @@ class GroupState:
     @property
     def has_consumers(self) -> bool:
         """Return whether members of a consumer group are in the log."""
-        return any(key.kind is Kind.MEMBER for key in self.consumer)
+        return any(key.kind is GroupRecordType.MEMBER for key in self.consumer)
 
 
 _NOTHING = GroupState()
@@ -85,7 +85,7 @@ class OffsetsState:
 
     def __init__(self) -> None:
         self.groups: dict[str, GroupState] = {}
-        self.pending: dict[int, dict[tuple[str, TopicPartition], Held]] = {}
+        self.pending: dict[int, dict[tuple[str, TopicPartition], StoredCommit]] = {}
 
     def names(self) -> set[str]:
         """Return all groups, also those that have only pending offsets."""
@@ -119,12 +119,12 @@ class OffsetsState:
 
     # --- what records do ---------------------------------------------------------------------
 
-    def put_offset(self, group: str, partition: TopicPartition, commit: Commit, at: int) -> None:
+    def put_offset(self, group: str, partition: TopicPartition, commit: OffsetCommitValue, at: int) -> None:
         """Apply a commit whose record is at offset `at`."""
         offsets = self.groups.setdefault(group, GroupState()).offsets
         before = offsets.get(partition)
         if before is None or before.at < at:
-            offsets[partition] = Held(commit, at)
+            offsets[partition] = StoredCommit(commit, at)
             self._overtake(group, partition, at)
 
     def drop_offset(self, group: str, partition: TopicPartition, at: int) -> None:
@@ -136,10 +136,10 @@ class OffsetsState:
         self._overtake(group, partition, at)
 
     def put_pending(
-        self, producer_id: int, group: str, partition: TopicPartition, commit: Commit, at: int
+        self, producer_id: int, group: str, partition: TopicPartition, commit: OffsetCommitValue, at: int
     ) -> None:
         """Apply a commit of an open transaction."""
-        self.pending.setdefault(producer_id, {})[group, partition] = Held(commit, at)
+        self.pending.setdefault(producer_id, {})[group, partition] = StoredCommit(commit, at)
 
     def put_group(self, group: str, record: GroupRecord | None) -> None:
         """Apply a membership; None is its tombstone."""
@@ -218,7 +218,7 @@ def expired(held: GroupState, since: int | None, now_ms: int, retention_ms: int)
     return [tp for tp, own in unwanted.items() if _over(own.commit, -1, now_ms, retention_ms)]
 
 
-def _over(commit: Commit, base: int, now_ms: int, retention_ms: int) -> bool:
+def _over(commit: OffsetCommitValue, base: int, now_ms: int, retention_ms: int) -> bool:
     if commit.expires >= 0:  # only Kafka before 2.1 wrote these
         return now_ms >= commit.expires
     return now_ms - (base if base >= 0 else commit.timestamp) >= retention_ms
@@ -230,7 +230,7 @@ def consumed(records: Mapping[RecordKey, Value]) -> set[str]:
     """
     found: set[str] = set()
     for value in records.values():
-        if isinstance(value, Subscription):
+        if isinstance(value, ConsumerMemberValue):
             found |= value.topic_names
         elif isinstance(value, Resolved):
             found |= value.topics
@@ -261,7 +261,7 @@ def load(source: PartitionLog) -> OffsetsState:
     return state
 
 
-def understand(source: PartitionLog) -> tuple[OffsetsState, list[Unreadable]]:
+def understand(source: PartitionLog) -> tuple[OffsetsState, list[UnreadableRecord]]:
     """Return the state, and those records that can't be read although they are the last of their keys.
     Raises CorruptRecordError, StorageError.
     """
@@ -269,13 +269,13 @@ def understand(source: PartitionLog) -> tuple[OffsetsState, list[Unreadable]]:
     return state, load_last(source, partial(replay, state), _judge, transactional=True)
 
 
-def _judge(data: bytes, record: LastRecord, producer_id: int | None = None) -> Unreadable | None:
+def _judge(data: bytes, record: LastRecord, producer_id: int | None = None) -> UnreadableRecord | None:
     return replay(OffsetsState(), data, record, producer_id)
 
 
 def replay(
     state: OffsetsState, data: bytes, record: LastRecord, producer_id: int | None = None
-) -> Unreadable | None:
+) -> UnreadableRecord | None:
     """Apply a record; return why it can't be read, if so. `producer_id`: whose open transaction has it."""
     try:
         key = parse_key(data)
@@ -283,9 +283,9 @@ def replay(
             _put(state, data, key, record, producer_id)
         except UnsupportedVersionError as error:
             state.refuse(key.group, data, f"its record at offset {record.at} is not understood: {error}")
-            return Unreadable(record.at, f"group {key.group!r}: {error}", newer=True)
+            return UnreadableRecord(record.at, f"group {key.group!r}: {error}", newer=True)
     except ValueError as error:
-        return Unreadable(record.at, str(error))
+        return UnreadableRecord(record.at, str(error))
     return None
 
 

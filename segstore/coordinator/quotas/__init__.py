@@ -3,7 +3,7 @@
 """
 
 from segstore.coordinator.quotas.quotas import Quotas, quotas
-from segstore.coordinator.throttle import MOST_WAIT_MS, Throttle
+from segstore.coordinator.throttle import MOST_WAIT_MS, QuotaThrottle
 from segstore.storage.meta.client_quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, Entity
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "MOST_WAIT_MS",
     "PRODUCER_BYTE_RATE",
     "Entity",
+    "QuotaThrottle",
     "Quotas",
-    "Throttle",
     "quotas",
 ]

@@ -16,7 +16,7 @@ from segstore.config import StoreConfig
 from segstore.config.options import MAX_LONG, whole
 from segstore.config.settings import Settings
 from segstore.coordinator.shared import shared
-from segstore.coordinator.throttle import Pool, Throttle
+from segstore.coordinator.throttle import QuotaThrottle, SharedBucket
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
@@ -53,14 +53,17 @@ class Quotas:
         """Raises CorruptCheckpointError where the file is damaged: repair it, or remove it to have no
         limits.
         """
-        side = store._side
-        self._context = store._context
-        self._writer = None if isinstance(side, StoreReader) or not store._keeps else side
+        side = store.engine
+        self._context = store.context
+        self._writer = None if isinstance(side, StoreReader) or not store.keeps else side
         self._config = StoreConfig() if self._writer is None else self._writer.config
         self._lock = Mutex()
-        self._pools, self._live = WeakValues[tuple[str, Entity], Pool](), WeakValues[_Key, Throttle]()
+        self._pools, self._live = (
+            WeakValues[tuple[str, Entity], SharedBucket](),
+            WeakValues[_Key, QuotaThrottle](),
+        )
         # Those with less than all of their credit: who closes a client and makes it anew gets none back.
-        self._used: dict[Throttle, None] = {}
+        self._used: dict[QuotaThrottle, None] = {}
         self._limits = self._read()
 
     def close(self) -> None:
@@ -137,7 +140,7 @@ class Quotas:
 
     # --- for clients ----------------------------------------------------------------------
 
-    def throttle(self, rate: str, client_id: str, user: str | None = None) -> Throttle:
+    def throttle(self, rate: str, client_id: str, user: str | None = None) -> QuotaThrottle:
         """Return the throttle that all clients of that id and user share; `rate` is PRODUCER_BYTE_RATE or
         CONSUMER_BYTE_RATE.
         """
@@ -149,7 +152,7 @@ class Quotas:
             found = self._live.get(key)
             if found is None:
                 config = self._config
-                found = self._live[key] = Throttle(
+                found = self._live[key] = QuotaThrottle(
                     config.quota_window_num, config.quota_window_size_seconds, self._context.clock, self._use
                 )
                 self._bind(key, found)
@@ -169,7 +172,7 @@ class Quotas:
                 return read_limits(self._context.files, self._context.root)
             return self._writer.kept.limits()
 
-    def _use(self, throttle: Throttle) -> None:
+    def _use(self, throttle: QuotaThrottle) -> None:
         self._used[throttle] = None  # one step, which needs no lock
 
     def _bound(self, key: _Key) -> tuple[int, Entity] | None:
@@ -181,7 +184,7 @@ class Quotas:
                 return bound, sharing
         return None
 
-    def _bind(self, key: _Key, throttle: Throttle) -> None:
+    def _bind(self, key: _Key, throttle: QuotaThrottle) -> None:
         found = self._bound(key)
         if found is None:
             throttle.set_bound(None)
@@ -190,7 +193,7 @@ class Quotas:
         place = key[0], sharing
         pool = self._pools.get(place)
         if pool is None:
-            pool = self._pools[place] = Pool()
+            pool = self._pools[place] = SharedBucket()
         throttle.set_bound(bound, pool)
 
     def _apply(self) -> None:
@@ -247,10 +250,10 @@ def quotas(store: Store) -> Quotas:
     """Return the one `Quotas` of an open store. Raises CorruptCheckpointError, StoreClosedError,
     ForkedError.
     """
-    if store._keeps:
+    if store.keeps:
         return shared(store, Quotas)
-    store._context.check_open()
-    reading = store._attach(_OfReader)
+    store.context.check_open()
+    reading = store.attach(_OfReader)
     with reading.lock:
         if reading.quotas is None:
             reading.quotas = Quotas(store)

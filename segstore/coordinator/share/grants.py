@@ -24,7 +24,7 @@ from segstore.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError, Seg
 from segstore.integers import INT32_MAX
 from segstore.logger import Logger
 from segstore.records import Records
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer.stretch import Stretch
 
@@ -45,7 +45,7 @@ class AcquireTerms(NamedTuple):
     max_reads: int = INT32_MAX
 
 
-class Acquisition:
+class AcquiredPartition:
     """The records of a partition that a fetch has acquired, or the `error` of that partition.
 
     `acquired` has disjoint runs of offsets that rise; `stretch` the whole batches from the first to the last
@@ -90,7 +90,7 @@ class Acquisition:
             yield records
 
 
-class _Fetch:
+class _GrantFetch:
     """A fetch of a share partition's log from `offset` on, which has the fetch lock as long as it lives."""
 
     __slots__ = ("__weakref__", "enough", "leader", "offset")
@@ -104,7 +104,7 @@ class ShareFetch:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         leaders: ShareLeaders,
         effects: ShareEffects,
         clock: MonotonicMs,
@@ -118,12 +118,12 @@ class ShareFetch:
         self._group, self._member, self._terms = group, member, terms
         self._left = terms.max_records
         self._turn = ShareTurn()
-        self._found: list[Acquisition] = []
-        self._failed: list[Acquisition] = []
+        self._found: list[AcquiredPartition] = []
+        self._failed: list[AcquiredPartition] = []
 
-    def acquire(self, wanted: Sequence[tuple[str, int]]) -> list[Acquisition]:
+    def acquire(self, wanted: Sequence[tuple[str, int]]) -> list[AcquiredPartition]:
         """Return an acquisition of each partition of which something was acquired, or that has an error."""
-        fetches: list[_Fetch] = []
+        fetches: list[_GrantFetch] = []
         try:
             self._choose_all(wanted, fetches)
             share = self._terms.max_bytes // max(len(fetches), 1)
@@ -142,7 +142,7 @@ class ShareFetch:
 
     # --- choose --------------------------------------------------------------------------------
 
-    def _choose_all(self, wanted: Sequence[tuple[str, int]], fetches: list[_Fetch]) -> None:
+    def _choose_all(self, wanted: Sequence[tuple[str, int]], fetches: list[_GrantFetch]) -> None:
         """Add fetches of the partitions that have something to grant, no more than can be needed."""
         for topic_id, partition in wanted:
             if len(fetches) >= self._left:
@@ -150,12 +150,12 @@ class ShareFetch:
             try:
                 fetch = self._choose(topic_id, partition)
             except SegstoreError as error:
-                self._failed.append(Acquisition(topic_id, partition, error))
+                self._failed.append(AcquiredPartition(topic_id, partition, error))
             else:
                 if fetch is not None:
                     fetches.append(fetch)
 
-    def _choose(self, topic_id: str, partition: int) -> _Fetch | None:
+    def _choose(self, topic_id: str, partition: int) -> _GrantFetch | None:
         key = ShareKey(self._group, topic_id, partition)
         leader = self._leaders.get(*key) or self._leaders.lead(key)
         try:
@@ -163,7 +163,7 @@ class ShareFetch:
         except NotLeaderOrFollowerError:  # fenced between the two
             return self._begin(self._leaders.lead(key))
 
-    def _begin(self, leader: ShareLeader) -> _Fetch | None:
+    def _begin(self, leader: ShareLeader) -> _GrantFetch | None:
         now = leader.used = self._clock()
         start, limit = self._ends(leader.log)
         limits, want = self._limits, self._left
@@ -174,14 +174,14 @@ class ShareFetch:
         if deadline is not None and deadline <= now:
             leader.change(self._turn, lambda _: leader.expire(now, limits))
 
-        def begin(core: SharePartition) -> _Fetch | None:
+        def begin(core: SharePartition) -> _GrantFetch | None:
             if not core.may_grant(limits) or (offset := core.fetch_offset()) >= limit:
                 return None
             if leader.is_fetched:
                 leader.is_missed = True
                 return None
             # All offsets from `next_new` on are new: a grant goes no further than `want` of them.
-            fetch = _Fetch(leader, offset, max(offset, core.next_new) + want - 1)
+            fetch = _GrantFetch(leader, offset, max(offset, core.next_new) + want - 1)
             leader.fetcher = weakref.ref(fetch)
             return fetch
 
@@ -197,12 +197,12 @@ class ShareFetch:
 
     # --- take ----------------------------------------------------------------------------------
 
-    def _take(self, fetch: _Fetch, max_bytes: int) -> None:
+    def _take(self, fetch: _GrantFetch, max_bytes: int) -> None:
         """Read a partition's log, and acquire what can be acquired. Where all that was read is archived, as
         of aborted transactions, the next records are read.
         """
         leader, at, left = fetch.leader, -1, self._terms.max_reads
-        following: _Fetch | None = fetch
+        following: _GrantFetch | None = fetch
         try:
             while following is not None and following.offset > at and left > 0:
                 at, left = following.offset, left - 1
@@ -211,12 +211,12 @@ class ShareFetch:
                     return
                 following = self._begin(leader)
         except SegstoreError as error:
-            self._failed.append(Acquisition(leader.key.topic_id, leader.key.partition, error))
+            self._failed.append(AcquiredPartition(leader.key.topic_id, leader.key.partition, error))
         finally:
             if following is not None:
                 self._release(following)
 
-    def _read(self, fetch: _Fetch, max_bytes: int) -> BatchesRead | None:
+    def _read(self, fetch: _GrantFetch, max_bytes: int) -> BatchesRead | None:
         leader, source = fetch.leader, fetch.leader.log
         try:
             read = read_batches(
@@ -238,7 +238,7 @@ class ShareFetch:
             leader.in_large_batches = read.are_large
         return read
 
-    def _grant(self, fetch: _Fetch, read: BatchesRead) -> bool:
+    def _grant(self, fetch: _GrantFetch, read: BatchesRead) -> bool:
         """Acquire records that were read; return whether there were some."""
         leader, terms, limits = fetch.leader, self._terms, self._limits
 
@@ -258,15 +258,15 @@ class ShareFetch:
 
     def _acquisition(
         self, leader: ShareLeader, token: int, acquired: tuple[Acquired, ...], read: BatchesRead
-    ) -> Acquisition:
-        found = Acquisition(leader.key.topic_id, leader.key.partition)
+    ) -> AcquiredPartition:
+        found = AcquiredPartition(leader.key.topic_id, leader.key.partition)
         found.topic, found.log, found.leader = leader.topic, leader.log, leader
         found.token, found.acquired = token, acquired
         found.stretch = read.of(acquired[0].first, acquired[-1].last)
         self._left -= sum(last - first + 1 for first, last, _ in acquired)
         return found
 
-    def _release(self, fetch: _Fetch) -> None:
+    def _release(self, fetch: _GrantFetch) -> None:
         """Free the fetch lock of a fetch that has granted nothing."""
         leader = fetch.leader
         if leader.fetcher is not None and leader.fetcher() is fetch:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.runs import StateRun
 from segstore.coordinator.share.core.values import AckBatch, AcknowledgeType, RecordState
-from segstore.storage.store.stats import Family, Metric, Sample
+from segstore.storage.store.stats import Family, Metric, MetricSample
 
 ENDS = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 ACKNOWLEDGED = Metric(
@@ -76,7 +76,7 @@ OF_PARTITIONS = (
 )
 
 
-class Measured(Protocol):
+class MeasuredSharePartition(Protocol):
     """A share partition that is led."""
 
     core: SharePartition
@@ -112,13 +112,15 @@ class ShareMetrics:
             else:
                 counts.update(types)
 
-    def families(self, partitions: Iterable[Measured]) -> list[Family]:
+    def families(self, partitions: Iterable[MeasuredSharePartition]) -> list[Family]:
         """Return all metrics, with those of the share partitions that are led."""
         led = sorted(partitions, key=lambda each: each.key)
-        kinds = [Sample((kind.name.capitalize(),), self.acknowledgements[kind]) for kind in AcknowledgeType]
+        kinds = [
+            MetricSample((kind.name.capitalize(),), self.acknowledgements[kind]) for kind in AcknowledgeType
+        ]
         return [
-            (LOADS, (), [Sample((), self._loads)]),
-            (LOAD_TIME, (), [Sample((), self._load_ms)]),
+            (LOADS, (), [MetricSample((), self._loads)]),
+            (LOAD_TIME, (), [MetricSample((), self._load_ms)]),
             (ACKNOWLEDGED, ("ackType",), kinds),
             *(self._of_groups(metric) for metric in OF_GROUPS),
             *(_of_partitions(metric, led) for metric in OF_PARTITIONS),
@@ -127,22 +129,23 @@ class ShareMetrics:
     def _of_groups(self, metric: Metric) -> Family:
         counts: Counter[str] = getattr(self, metric.field)
         groups = sorted({*self.letters, *self.appends, *self.failures})
-        return metric, ("group",), [Sample((group,), counts[group]) for group in groups]
+        return metric, ("group",), [MetricSample((group,), counts[group]) for group in groups]
 
 
-def _of_partitions(metric: Metric, led: Sequence[Measured]) -> Family:
+def _of_partitions(metric: Metric, led: Sequence[MeasuredSharePartition]) -> Family:
     value = _VALUES[metric.field]
     samples = [
-        Sample((each.key.group, each.topic, str(each.key.partition)), float(value(each))) for each in led
+        MetricSample((each.key.group, each.topic, str(each.key.partition)), float(value(each)))
+        for each in led
     ]
     return metric, ("group", "topic", "partition"), samples
 
 
-def _live(each: Measured) -> list[StateRun]:
+def _live(each: MeasuredSharePartition) -> list[StateRun]:
     return [run for run in each.core.runs() if run.state not in ENDS]
 
 
-_VALUES: dict[str, Callable[[Measured], int]] = {
+_VALUES: dict[str, Callable[[MeasuredSharePartition], int]] = {
     "messages": lambda each: each.core.in_flight(),
     "runs": lambda each: len(_live(each)),
     "window": lambda each: each.core.window,

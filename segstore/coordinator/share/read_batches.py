@@ -15,11 +15,11 @@ from segstore.coordinator.share.core.values import OffsetRange, ReadBatch
 from segstore.errors import CorruptRecordError
 from segstore.files import Handle
 from segstore.records.header import CONTROL_FLAG, NO_PRODUCER_ID, TRANSACTIONAL_FLAG
-from segstore.storage.context import Context, os_errors
+from segstore.storage.context import StoreContext, os_errors
 from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.segment.batch_scan import LARGE, walk
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.transfer.stretch import Place, Stretch
+from segstore.storage.transfer.stretch import StoredBatches, Stretch
 
 _LEAST, _MOST = 4 << 10, 64 << 10
 _OF_ONE = 256
@@ -49,14 +49,14 @@ class BatchesRead(NamedTuple):
         lasts = [batch.last for batch in self.batches]
         begin, end = bisect_left(lasts, first), bisect_left(lasts, last) + 1
         assert self.handle is not None
-        place = Place(self.handle, self.positions[begin], self.positions[end], lasts[end - 1] + 1)
+        place = StoredBatches(self.handle, self.positions[begin], self.positions[end], lasts[end - 1] + 1)
         found = self.stretch
         ends = found.log_start_offset, found.high_watermark, found.last_stable_offset
         return Stretch(place, first, *ends, [])
 
 
 def read_batches(
-    context: Context,
+    context: StoreContext,
     source: PartitionLog,
     offset: int,
     enough: int,
@@ -83,7 +83,7 @@ def read_batches(
 
 
 def _headers(
-    context: Context,
+    context: StoreContext,
     source: PartitionLog,
     stretch: Stretch,
     offset: int,

@@ -20,7 +20,7 @@ from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.values import AckBatch, Limits, Outcome
 from segstore.coordinator.share.dead_letters import DeadLetterQueue
 from segstore.coordinator.share.effects import ShareEffects
-from segstore.coordinator.share.grants import COMMITTED, AcquireTerms, Acquisition, ShareFetch
+from segstore.coordinator.share.grants import COMMITTED, AcquiredPartition, AcquireTerms, ShareFetch
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.locks import LockTimer
 from segstore.coordinator.share.metrics import ShareMetrics
@@ -33,7 +33,7 @@ from segstore.storage.producers.aborted_transactions import MOST_SEARCHED
 from segstore.storage.store.stats import Family
 from segstore.storage.store.store import Store
 
-__all__ = ["AcquireTerms", "Acquisition", "ShareCoordinator", "ShareOffsets"]
+__all__ = ["AcquireTerms", "AcquiredPartition", "ShareCoordinator", "ShareOffsets"]
 
 DEFAULT_TERMS = AcquireTerms()
 Event = Callable[[SharePartition], Outcome]
@@ -55,7 +55,7 @@ class ShareCoordinator:
     """Get the one of a store with `shared(store, ShareCoordinator)`."""
 
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
-        self._store, self._context, self._clock = store, store._context, clock
+        self._store, self._context, self._clock = store, store.context, clock
         self._settings = group_settings(store)
         self._states = shared(store, StateLog)
         self._waiters = ShareWaiters()
@@ -85,7 +85,7 @@ class ShareCoordinator:
 
     def acquire(
         self, group: str, member: str, wanted: Sequence[At], terms: AcquireTerms = DEFAULT_TERMS
-    ) -> list[Acquisition]:
+    ) -> list[AcquiredPartition]:
         """Let a member acquire records of partitions, in the order in which they are `wanted`. Returns an
         acquisition of each partition that had something to give, or has an error; waits for nothing.
 
@@ -102,7 +102,7 @@ class ShareCoordinator:
         )
         return fetch.acquire(wanted)
 
-    def cancel(self, acquisition: Acquisition) -> None:
+    def cancel(self, acquisition: AcquiredPartition) -> None:
         """Take back an acquisition whose answer can't be given: its records become available as if they had
         never been granted (Q94).
         """

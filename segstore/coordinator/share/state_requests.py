@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from segstore.coordinator.share.core.durable import StateDelta, apply_update, changed, combine
 from segstore.coordinator.share.core.values import Durable, RecordState, StateBatch
 from segstore.coordinator.share.keys import ShareKey
-from segstore.coordinator.share.state_table import ShareState, StateChange
+from segstore.coordinator.share.state_table import SharePartitionState, StateChange
 from segstore.errors import (
     FencedLeaderEpochError,
     FencedStateEpochError,
@@ -51,7 +51,7 @@ class Ahead(NamedTuple):
     updates: int
 
 
-def ahead_of(held: ShareState | None, before: Ahead | None, change: StateChange) -> Ahead:
+def ahead_of(held: SharePartitionState | None, before: Ahead | None, change: StateChange) -> Ahead:
     """Return what stands ahead of the next request, after a change."""
     head = _head(held, before)
     if change.delta is None or head is None:
@@ -59,7 +59,7 @@ def ahead_of(held: ShareState | None, before: Ahead | None, change: StateChange)
     return Ahead(changed(head, change.delta), 1 if before is None else before.updates + 1)
 
 
-def _head(held: ShareState | None, before: Ahead | None) -> Durable | None:
+def _head(held: SharePartitionState | None, before: Ahead | None) -> Durable | None:
     if before is not None:
         return before.head
     return None if held is None else held.fold.head
@@ -95,13 +95,15 @@ class StateRequest:
         """Note the outcome."""
         self.error, self.is_done = error, True
 
-    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
+    def change(
+        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+    ) -> StateChange | None:
         """Return the record to write, None if none is needed. Raises SegstoreError: the request is
         refused.
         """
         raise NotImplementedError
 
-    def may_follow(self, held: ShareState | None, ahead: Ahead, terms: StateTerms) -> bool:
+    def may_follow(self, held: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
         """Return whether this request may be in one append with others of its share partition."""
         return False
 
@@ -115,7 +117,9 @@ class UpdateRequest(StateRequest):
         self.key, self.update, self.is_done = key, update, False
         self.error = None
 
-    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
+    def change(
+        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+    ) -> StateChange | None:
         update = self.update
         _check_numbers(self.key, update)
         state = _head(held, ahead)
@@ -135,7 +139,7 @@ class UpdateRequest(StateRequest):
         whole = apply_update(held.fold.state, delta)
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
-    def may_follow(self, held: ShareState | None, ahead: Ahead, terms: StateTerms) -> bool:
+    def may_follow(self, held: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
         """An update may follow others, unless a snapshot is due, which needs them all."""
         return (
             held is not None
@@ -166,7 +170,9 @@ class InitialiseRequest(StateRequest):
         super().__init__(key)
         self.state_epoch, self.start = state_epoch, start
 
-    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
+    def change(
+        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+    ) -> StateChange | None:
         state = None if held is None else held.fold.head
         _check_numbers(self.key, Update(self.state_epoch, 0, self.start))
         if held is not None:
@@ -187,7 +193,9 @@ class RaiseRequest(StateRequest):
         super().__init__(key)
         self.state_epoch, self.state = state_epoch, state
 
-    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
+    def change(
+        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+    ) -> StateChange | None:
         new, known = self.state, None if held is None else held.fold.head
         if held is None or known is None:
             raise _not_initialised(self.key)
@@ -212,7 +220,9 @@ class ColdRequest(StateRequest):
         super().__init__(key)
         self.before = before
 
-    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
+    def change(
+        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+    ) -> StateChange | None:
         state = None if held is None else held.fold.state
         if state is None or state.written_ms > self.before:
             return None
@@ -224,7 +234,9 @@ class TombstoneRequest(StateRequest):
 
     __slots__ = ()
 
-    def change(self, held: ShareState | None, ahead: Ahead | None, terms: StateTerms) -> StateChange | None:
+    def change(
+        self, held: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
+    ) -> StateChange | None:
         return None if held is None else StateChange(self.key)
 
 
@@ -236,7 +248,7 @@ def _not_initialised(key: ShareKey) -> InvalidRequestError:
     return InvalidRequestError(f"share partition {key} is not initialised")
 
 
-def _check_state_epoch(key: ShareKey, held: ShareState, epoch: int) -> None:
+def _check_state_epoch(key: ShareKey, held: SharePartitionState, epoch: int) -> None:
     if epoch < held.state_epoch:
         raise _begun_anew(key, held, epoch)
 
@@ -247,7 +259,7 @@ def _led_anew(key: ShareKey, known: int, epoch: int) -> FencedLeaderEpochError:
     )
 
 
-def _begun_anew(key: ShareKey, held: ShareState, epoch: int) -> FencedStateEpochError:
+def _begun_anew(key: ShareKey, held: SharePartitionState, epoch: int) -> FencedStateEpochError:
     return FencedStateEpochError(
         f"share partition {key}: state epoch {epoch} is below {held.state_epoch}, which is known"
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from segstore.coordinator.loader import Unreadable, warn
+from segstore.coordinator.loader import UnreadableRecord, warn
 from segstore.coordinator.share.core.durable import Fold, PrunePoint, StateDelta
 from segstore.coordinator.share.core.values import Durable
 from segstore.coordinator.share.keys import ShareKey
@@ -37,7 +37,7 @@ class StateChange(NamedTuple):
     delta: StateDelta | None = None
 
 
-class ShareState:
+class SharePartitionState:
     """A share partition: `fold` is its state, `updates` the number of ShareUpdate records since a snapshot
     was due. `state_epoch` and `leader_epoch` are the highest of all records; the state may have lower ones.
     `newer` says why the share partition can't be used: a record of it has a newer version.
@@ -57,7 +57,7 @@ class StateTable:
 
     def __init__(self, updates_per_snapshot: int) -> None:
         self.updates_per_snapshot = updates_per_snapshot
-        self._states: dict[ShareKey, ShareState] = {}
+        self._states: dict[ShareKey, SharePartitionState] = {}
         self.prune: PrunePoint[ShareKey] = PrunePoint()
 
     def __iter__(self) -> Iterator[ShareKey]:
@@ -67,7 +67,7 @@ class StateTable:
     def __len__(self) -> int:
         return len(self._states)
 
-    def find(self, key: ShareKey) -> ShareState | None:
+    def find(self, key: ShareKey) -> SharePartitionState | None:
         """Return a share partition; None if it is not initialised. Raises UnsupportedVersionError."""
         held = self._states.get(key)
         if held is not None and held.newer:
@@ -93,7 +93,7 @@ class StateTable:
 
     def refuse(self, key: ShareKey, reason: str, at: int, kind: StateKind) -> None:
         """Note a record of a newer version, at offset `at`, which no other record may overwrite."""
-        self._states.setdefault(key, ShareState()).newer = reason
+        self._states.setdefault(key, SharePartitionState()).newer = reason
         if kind is StateKind.SNAPSHOT:
             self.prune.snapshot(key, at)
 
@@ -107,7 +107,7 @@ class StateTable:
         return self._states[key].leader_epoch if key in self._states else -1
 
     def _put(self, key: ShareKey, snapshot: Durable, at: int) -> None:
-        held = self._states.setdefault(key, ShareState())
+        held = self._states.setdefault(key, SharePartitionState())
         held.fold.snapshot(snapshot)
         held.newer = ""
         if held.updates >= self.updates_per_snapshot:  # else the snapshot came by itself, and counts for none
@@ -119,7 +119,7 @@ class StateTable:
     def _update(self, key: ShareKey, delta: StateDelta) -> None:
         held = self._states.get(key)
         if held is None:
-            held = self._states[key] = ShareState()
+            held = self._states[key] = SharePartitionState()
         held.fold.update(delta)
         held.updates += 1
         if delta.leader_epoch > held.leader_epoch:
@@ -142,7 +142,9 @@ def load(source: PartitionLog, updates_per_snapshot: int) -> StateTable:
     return table
 
 
-def understand(source: PartitionLog, updates_per_snapshot: int = 500) -> tuple[StateTable, list[Unreadable]]:
+def understand(
+    source: PartitionLog, updates_per_snapshot: int = 500
+) -> tuple[StateTable, list[UnreadableRecord]]:
     """Return the table, and the records that can't be read and are not overtaken by a snapshot. Raises
     CorruptRecordError, StorageError.
     """
@@ -152,7 +154,7 @@ def understand(source: PartitionLog, updates_per_snapshot: int = 500) -> tuple[S
     return loading.finish()
 
 
-class _Waiting:
+class _WaitingUpdates:
     """A share partition's updates that are not decoded yet, with their offsets; `junk` are those of its
     records that can't be read.
     """
@@ -162,7 +164,7 @@ class _Waiting:
     def __init__(self, key: ShareKey) -> None:
         self.key = key
         self.updates: list[tuple[int, bytes | None]] = []
-        self.junk: list[Unreadable] = []
+        self.junk: list[UnreadableRecord] = []
 
     def exceeds(self, leader_epoch: int) -> bool:
         """Return whether an update may have a higher leader epoch, which counts although a snapshot
@@ -177,9 +179,9 @@ class _Loading:
 
     def __init__(self, updates_per_snapshot: int) -> None:
         self.table = StateTable(updates_per_snapshot)
-        self._nobody: list[Unreadable] = []
-        self._by_key: dict[ShareKey, _Waiting] = {}
-        self._by_bytes: dict[bytes, _Waiting] = {}
+        self._nobody: list[UnreadableRecord] = []
+        self._by_key: dict[ShareKey, _WaitingUpdates] = {}
+        self._by_bytes: dict[bytes, _WaitingUpdates] = {}
 
     def take(self, records: Records) -> None:
         """Take in the next records of the log."""
@@ -197,14 +199,14 @@ class _Loading:
             if len(found.updates) > _MOST_WAITING:
                 self._settle(found)
 
-    def finish(self) -> tuple[StateTable, list[Unreadable]]:
+    def finish(self) -> tuple[StateTable, list[UnreadableRecord]]:
         """Return the table, and the records that can't be read."""
         for found in self._by_key.values():
             self._settle(found)
         of_keys = (each for found in self._by_key.values() for each in found.junk)
         return self.table, [*self._nobody, *of_keys]
 
-    def _meet(self, data: bytes, at: int) -> _Waiting | None:
+    def _meet(self, data: bytes, at: int) -> _WaitingUpdates | None:
         """Return the share partition of a key that is met for the first time; None for any other record."""
         try:
             kind = kind_of(data, "a share partition")
@@ -213,19 +215,19 @@ class _Loading:
                 return None
             key = parse_state_key(StateKind(kind), data)
         except ValueError as error:
-            self._nobody.append(Unreadable(at, str(error)))
+            self._nobody.append(UnreadableRecord(at, str(error)))
             return None
-        found = self._by_key.setdefault(key, _Waiting(key))
+        found = self._by_key.setdefault(key, _WaitingUpdates(key))
         self._by_bytes[data] = found
         return found
 
-    def _snapshot(self, found: _Waiting, at: int, value: bytes | None) -> None:
+    def _snapshot(self, found: _WaitingUpdates, at: int, value: bytes | None) -> None:
         try:
             snapshot = None if value is None else parse_snapshot(value)
         except UnsupportedVersionError as error:
             self._refuse(found, at, error, StateKind.SNAPSHOT)
         except ValueError as error:
-            found.junk.append(Unreadable(at, str(error)))
+            found.junk.append(UnreadableRecord(at, str(error)))
         else:
             if found.exceeds(self.table.leader_epoch(found.key)):
                 self._settle(found)
@@ -234,7 +236,7 @@ class _Loading:
             found.junk.clear()
             self.table.apply(StateChange(found.key, snapshot), at)
 
-    def _settle(self, found: _Waiting) -> None:
+    def _settle(self, found: _WaitingUpdates) -> None:
         """Decode and apply the updates that wait."""
         for at, value in found.updates:
             try:
@@ -244,10 +246,12 @@ class _Loading:
             except UnsupportedVersionError as error:
                 self._refuse(found, at, error, StateKind.UPDATE)
             except ValueError as error:
-                found.junk.append(Unreadable(at, str(error)))
+                found.junk.append(UnreadableRecord(at, str(error)))
         found.updates.clear()
 
-    def _refuse(self, found: _Waiting, at: int, error: UnsupportedVersionError, kind: StateKind) -> None:
+    def _refuse(
+        self, found: _WaitingUpdates, at: int, error: UnsupportedVersionError, kind: StateKind
+    ) -> None:
         reason = f"its record at offset {at} is not understood: {error}"
         self.table.refuse(found.key, reason, at, kind)
-        found.junk.append(Unreadable(at, f"share partition {found.key}: {error}", newer=True))
+        found.junk.append(UnreadableRecord(at, f"share partition {found.key}: {error}", newer=True))

@@ -22,10 +22,15 @@ from segstore.config import StoreConfig
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.lost import Lost
-from segstore.coordinator.transaction.markers import Ending
-from segstore.coordinator.transaction.metadata import State, TransactionMetadata
+from segstore.coordinator.transaction.markers import MarkerWriter
+from segstore.coordinator.transaction.metadata import TransactionMetadata, TransactionState
 from segstore.coordinator.transaction.producer_ids import ProducerIds
-from segstore.coordinator.transaction.state_log import Entries, Entry, Identity, TransactionStateLog
+from segstore.coordinator.transaction.state_log import (
+    Entries,
+    Identity,
+    TransactionEntry,
+    TransactionStateLog,
+)
 from segstore.errors import (
     ConcurrentTransactionsError,
     InvalidPidMappingError,
@@ -54,7 +59,7 @@ class Upkeep:
     """
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
-        self._scheduler = store._context.scheduler
+        self._scheduler = store.context.scheduler
         self._lock = Mutex()
         self._pause, self._planned = FIRST_RETRY, False
         self._coordinator = weakref.ref(coordinator)
@@ -104,14 +109,16 @@ class Upkeep:
 class Transitions:
     """Moves entries on; what fails is told to `upkeep`, which has it tried again."""
 
-    def __init__(self, store: Store, entries: Entries, ending: Ending, lost: Lost, upkeep: Upkeep) -> None:
-        self._store, self._clock = store, store._context.clock
+    def __init__(
+        self, store: Store, entries: Entries, ending: MarkerWriter, lost: Lost, upkeep: Upkeep
+    ) -> None:
+        self._store, self._clock = store, store.context.clock
         self._entries, self._ending, self._lost, self._upkeep = entries, ending, lost, upkeep
 
     # --- producers --------------------------------------------------------------------------
 
     def next_producer(
-        self, entry: Entry, timeout_ms: int, asked: Identity | None = None, *, remote: bool
+        self, entry: TransactionEntry, timeout_ms: int, asked: Identity | None = None, *, remote: bool
     ) -> Identity:
         """Give the transactional id to another producer, in the next epoch. The producer that does not know
         the present epoch yet, though it is that producer's, gets that one. Raises StorageError.
@@ -130,7 +137,7 @@ class Transitions:
         self._entries.write(entry, fresh, asked)
         return fresh.producer_id, fresh.producer_epoch
 
-    def raise_epoch(self, entry: Entry) -> None:
+    def raise_epoch(self, entry: TransactionEntry) -> None:
         """Write a newer epoch that the partitions know into `__transaction_state`, before the partitions
         forget it.
         """
@@ -147,7 +154,7 @@ class Transitions:
 
     # --- ends ---------------------------------------------------------------------------------
 
-    def decide(self, entry: Entry, commit: bool) -> None:
+    def decide(self, entry: TransactionEntry, commit: bool) -> None:
         """Decide the outcome of the ongoing transaction, by writing Prepare; where there is none, an abort
         only raises the epoch. Its producer may ask again, whoever decides. Raises StorageError.
         """
@@ -157,20 +164,20 @@ class Transitions:
         self._entries.write(entry, known.decided(commit, self._clock(), following), theirs)
         self._sync_decision(entry)
 
-    def decide_in_epoch(self, entry: Entry, commit: bool) -> None:
+    def decide_in_epoch(self, entry: TransactionEntry, commit: bool) -> None:
         """Do what `decide` does for a producer that keeps its epoch. Raises StorageError."""
         known = entry.known
         begins = self._ending.begins(known.producer_id, known.partitions)
         self._entries.write(entry, known.decided_in_epoch(commit, self._clock(), begins))
         self._sync_decision(entry)
 
-    def _sync_decision(self, entry: Entry) -> None:
+    def _sync_decision(self, entry: TransactionEntry) -> None:
         """Make the decision of a commit durable before any of its markers can be. Raises StorageError."""
         known = entry.known
-        if known.state is State.PREPARE_COMMIT and self._ending.durable(known.partitions):
+        if known.state is TransactionState.PREPARE_COMMIT and self._ending.durable(known.partitions):
             self._entries.sync(entry)
 
-    def ensure_complete(self, entry: Entry) -> None:
+    def ensure_complete(self, entry: TransactionEntry) -> None:
         """Complete a decided transaction. Raises ConcurrentTransactionsError where that is not possible
         now.
         """
@@ -179,7 +186,7 @@ class Transitions:
                 f"the last transaction of {entry.transactional_id!r} is still being ended"
             )
 
-    def try_complete(self, entry: Entry, *, synced: bool = False) -> bool:
+    def try_complete(self, entry: TransactionEntry, *, synced: bool = False) -> bool:
         """Write the markers and Complete of a decided transaction, and end lost ones; where that fails a
         retry is planned, and False returned. `synced`: the caller has synced the decision,
         if one is to be completed.
@@ -220,7 +227,7 @@ class Abandoned:
             with entry.lock:
                 known = entry.metadata
                 try:
-                    if known is not None and known.state is State.ONGOING and entry.orphan:
+                    if known is not None and known.state is TransactionState.ONGOING and entry.orphan:
                         self._transitions.decide(entry, self._lost.was_committed(known))
                 except Exception as error:
                     self._upkeep.failed(f"{entry.transactional_id!r} can't be ended", error)
@@ -238,7 +245,7 @@ class Abandoned:
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
-                if known is None or known.state is not State.ONGOING:
+                if known is None or known.state is not TransactionState.ONGOING:
                     continue
                 # From here it counts as abandoned, unless its producer ends it first.
                 entry.orphan = known.started_ms + known.timeout_ms < now
@@ -249,7 +256,7 @@ class Abandoned:
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
-                if known is not None and known.state is State.ONGOING and not known.remote:
+                if known is not None and known.state is TransactionState.ONGOING and not known.remote:
                     entry.orphan = True
         self.end_all()
 
@@ -264,10 +271,10 @@ class TransactionCoordinator:
 
     def __init__(self, store: Store) -> None:
         """Raises CorruptRecordError, StorageError where `__transaction_state` can't be read."""
-        self._clock, self._config = store._context.clock, store._writer().config
+        self._clock, self._config = store.context.clock, store.writer().config
         self._shelter = Shelter("segstore-transactions")
         log = TransactionStateLog(store)
-        ending = Ending(store, log)
+        ending = MarkerWriter(store, log)
         loaded = log.load()
         self._entries = Entries(log, loaded)
         lost = Lost(store, ending, log, loaded.values())
@@ -311,7 +318,7 @@ class TransactionCoordinator:
             self._transitions.ensure_complete(entry)
             if expected is not None and entry.metadata is not None and expected != entry.last:
                 _check_last(entry, expected)
-            if entry.metadata is not None and entry.metadata.state is State.ONGOING:
+            if entry.metadata is not None and entry.metadata.state is TransactionState.ONGOING:
                 self._transitions.decide(entry, commit=False)
                 self._transitions.ensure_complete(entry)
             return self._transitions.next_producer(entry, timeout_ms, expected, remote=remote)
@@ -329,7 +336,7 @@ class TransactionCoordinator:
         with self._entries.locked(transactional_id) as entry:
             self._transitions.ensure_complete(entry)
             known = entry.check(identity)
-            if known.state is not State.ONGOING or not known.partitions.issuperset(partitions):
+            if known.state is not TransactionState.ONGOING or not known.partitions.issuperset(partitions):
                 self._entries.write(entry, known.with_partitions(partitions, self._clock()))
             yield
 
@@ -351,7 +358,7 @@ class TransactionCoordinator:
             entry.check(identity)
             self._transitions.ensure_complete(entry)
             known = entry.check(identity)
-            yield known.partitions if known.state is State.ONGOING else frozenset()
+            yield known.partitions if known.state is TransactionState.ONGOING else frozenset()
 
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
         """Commit or abort the open transaction; return the producer id and epoch to go on with.
@@ -370,7 +377,7 @@ class TransactionCoordinator:
                 self._transitions.ensure_complete(entry)
             if not entry.has_ended(identity):
                 known = entry.check(identity)
-                if commit and known.state is not State.ONGOING:
+                if commit and known.state is not TransactionState.ONGOING:
                     raise _not_so(entry)
                 self._transitions.decide(entry, commit)
             elif entry.known.state.commits != commit:
@@ -400,10 +407,10 @@ class TransactionCoordinator:
             if known.state.prepared:
                 self._transitions.ensure_complete(entry)
                 known = entry.check(identity)
-            if known.state is State.ONGOING:
+            if known.state is TransactionState.ONGOING:
                 self._transitions.decide_in_epoch(entry, commit)
                 self._transitions.try_complete(entry, synced=True)
-            elif known.state is State.EMPTY or known.state.commits != commit:
+            elif known.state is TransactionState.EMPTY or known.state.commits != commit:
                 raise _not_so(entry)
 
     def complete(self, transactional_id: str) -> None:
@@ -448,13 +455,13 @@ class TransactionCoordinator:
         self._abandoned.abort_open()
 
 
-def _not_so(entry: Entry) -> InvalidTxnStateError:
+def _not_so(entry: TransactionEntry) -> InvalidTxnStateError:
     return InvalidTxnStateError(
         f"the transaction of {entry.transactional_id!r} can't be ended so: it is {entry.known.state.name}"
     )
 
 
-def _check_last(entry: Entry, expected: Identity) -> None:
+def _check_last(entry: TransactionEntry, expected: Identity) -> None:
     """Raise ProducerFencedError, also for another producer id, unless that is the id's last producer."""
     try:
         entry.check(expected)

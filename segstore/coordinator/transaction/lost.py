@@ -16,8 +16,14 @@ from typing import NamedTuple
 
 from segstore.coordinator.retriable import passes
 from segstore.coordinator.structs import TopicPartition
-from segstore.coordinator.transaction.markers import Ending
-from segstore.coordinator.transaction.metadata import EPOCH_EACH, MAX_EPOCH, Begin, State, TransactionMetadata
+from segstore.coordinator.transaction.markers import MarkerWriter
+from segstore.coordinator.transaction.metadata import (
+    EPOCH_EACH,
+    MAX_EPOCH,
+    Begin,
+    TransactionMetadata,
+    TransactionState,
+)
 from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
@@ -69,7 +75,7 @@ class Lost:
     def __init__(
         self,
         store: Store,
-        ending: Ending,
+        ending: MarkerWriter,
         state_log: TransactionStateLog,
         known: Collection[TransactionMetadata],
     ) -> None:
@@ -87,7 +93,7 @@ class Lost:
         under_way = {(m.producer_id, at): m for m in known if not m.state.idle for at in m.partitions}
         found: set[Dangling] = set()
         theirs: dict[Dangling, TransactionMetadata] = {}
-        for at in map(TopicPartition._make, self._store._writer().unstable()):
+        for at in map(TopicPartition._make, self._store.writer().unstable()):
             info = self._store.topics()[at.topic]
             if not info.ours:
                 continue
@@ -104,7 +110,7 @@ class Lost:
                 left = Dangling(each.producer_id, each.producer_epoch, begin)
                 if m is None or not m.covers(each.producer_epoch):
                     found.add(left)
-                elif m.state is not State.ONGOING or m.client_version < EPOCH_EACH:
+                elif m.state is not TransactionState.ONGOING or m.client_version < EPOCH_EACH:
                     theirs[left] = m  # else the transaction is the first of its epoch
         if found or theirs:
             ids = {each.producer_id for each in (*found, *theirs)}
@@ -114,7 +120,7 @@ class Lost:
     def _newer(self, known: Collection[TransactionMetadata]) -> dict[int, int]:
         ours = {m.producer_id: m.producer_epoch for m in known}
         newer: dict[int, int] = {}
-        for at in self._store._writer().opened() if ours else ():
+        for at in self._store.writer().opened() if ours else ():
             for each, epoch in self._epochs(TopicPartition._make(at), ours).items():
                 if epoch > max(ours[each], newer.get(each, NO_EPOCH)):
                     newer[each] = epoch
@@ -134,11 +140,15 @@ class Lost:
         was lost.
         """
         wanted = {each.producer_id for each in self._open}
-        wanted |= {m.producer_id for m in known if m.state is State.ONGOING and m.producer_id in self.newer}
+        wanted |= {
+            m.producer_id
+            for m in known
+            if m.state is TransactionState.ONGOING and m.producer_id in self.newer
+        }
         if not wanted:
             return set()
         found = self._state_log.committed(wanted)
-        for at in map(TopicPartition._make, self._store._writer().opened()):
+        for at in map(TopicPartition._make, self._store.writer().opened()):
             theirs = self._epochs(at, wanted).keys()
             if theirs:
                 found |= committed(self._store.partition(*at), theirs)

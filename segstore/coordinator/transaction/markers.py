@@ -1,4 +1,4 @@
-"""`Ending`: writes the end of a transaction into its partitions, as markers, and tells the groups whose
+"""`MarkerWriter`: writes the end of a transaction into its partitions, as markers, and tells the groups whose
 offsets it committed.
 
 On disk: control batches in the partitions, through `storage.log.transaction_markers`.
@@ -33,7 +33,7 @@ from segstore.storage.store.store import Store
 log = Logger("segstore")
 
 
-class Ending:
+class MarkerWriter:
     """Writes markers; the coordinator decides which and when."""
 
     def __init__(self, store: Store, state_log: TransactionStateLog) -> None:

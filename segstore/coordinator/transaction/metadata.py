@@ -35,7 +35,7 @@ class Begin(NamedTuple):
     leader_epoch: int
 
 
-class State(IntEnum):
+class TransactionState(IntEnum):
     """The state of a transaction; the numbers are those in Kafka's log."""
 
     EMPTY = 0
@@ -49,12 +49,12 @@ class State(IntEnum):
     @property
     def prepared(self) -> bool:
         """Return whether the outcome is decided, and markers are to be written."""
-        return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def commits(self) -> bool:
         """Return whether the outcome is a commit."""
-        return self in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
     @property
     def idle(self) -> bool:
@@ -62,15 +62,15 @@ class State(IntEnum):
         return self in _IDLE
 
 
-_IDLE = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+_IDLE = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
 BEFORE = {
-    State.EMPTY: _IDLE,
-    State.ONGOING: _IDLE | {State.ONGOING},
-    State.PREPARE_COMMIT: frozenset({State.ONGOING}),
-    State.PREPARE_ABORT: _IDLE | {State.ONGOING},
-    State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
-    State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
-    State.DEAD: _IDLE,
+    TransactionState.EMPTY: _IDLE,
+    TransactionState.ONGOING: _IDLE | {TransactionState.ONGOING},
+    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
+    TransactionState.PREPARE_ABORT: _IDLE | {TransactionState.ONGOING},
+    TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
+    TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
+    TransactionState.DEAD: _IDLE,
 }
 """Which states may precede each state."""
 
@@ -88,7 +88,7 @@ class TransactionMetadata(NamedTuple):
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIMESTAMP
     updated_ms: int = NO_TIMESTAMP
@@ -98,7 +98,7 @@ class TransactionMetadata(NamedTuple):
     remote: int = 0
     begins: frozenset[Begin] | None = None
 
-    def _to(self, state: State, now: int, **changes: object) -> TransactionMetadata:
+    def _to(self, state: TransactionState, now: int, **changes: object) -> TransactionMetadata:
         assert self.state in BEFORE[state], f"{self.state.name} can't become {state.name}"
         changes = {"begins": None, **changes}
         return self._replace(state=state, updated_ms=now, **changes)  # type: ignore[arg-type]
@@ -115,7 +115,10 @@ class TransactionMetadata(NamedTuple):
         """Return the producer id and epoch whose transaction was ended last, which that producer may ask for
         again (KIP-890); None where none was, or the end has left the epoch as it was.
         """
-        if self.state in (State.EMPTY, State.ONGOING, State.DEAD) or self.client_version < EPOCH_EACH:
+        if (
+            self.state in (TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD)
+            or self.client_version < EPOCH_EACH
+        ):
             return None
         if not self.state.prepared and not self.producer_epoch:
             return self.previous_producer_id, MAX_EPOCH
@@ -128,14 +131,14 @@ class TransactionMetadata(NamedTuple):
 
     def covers(self, producer_epoch: int) -> bool:
         """Return whether records of that epoch belong to the transaction that is open or being ended."""
-        if self.client_version < EPOCH_EACH and self.state is State.PREPARE_ABORT:
+        if self.client_version < EPOCH_EACH and self.state is TransactionState.PREPARE_ABORT:
             return producer_epoch <= self.producer_epoch  # a broker raises it before it aborts for a takeover
         return producer_epoch == self.transaction_epoch
 
     @property
     def transaction_epoch(self) -> int:
         """Return the epoch of the transaction's records; its markers have `producer_epoch`."""
-        ended = self.state is not State.ONGOING and self.client_version >= EPOCH_EACH
+        ended = self.state is not TransactionState.ONGOING and self.client_version >= EPOCH_EACH
         return self.producer_epoch - ended
 
     def next_producer(self, timeout_ms: int, now: int) -> TransactionMetadata:
@@ -149,7 +152,7 @@ class TransactionMetadata(NamedTuple):
         more.
         """
         return self._to(
-            State.EMPTY,
+            TransactionState.EMPTY,
             now,
             producer_epoch=producer_epoch,
             partitions=frozenset(),
@@ -164,8 +167,10 @@ class TransactionMetadata(NamedTuple):
 
     def with_partitions(self, added: Iterable[TopicPartition], now: int) -> TransactionMetadata:
         """Return the state with partitions that are about to be written to."""
-        started = self.started_ms if self.state is State.ONGOING else now
-        return self._to(State.ONGOING, now, partitions=self.partitions | set(added), started_ms=started)
+        started = self.started_ms if self.state is TransactionState.ONGOING else now
+        return self._to(
+            TransactionState.ONGOING, now, partitions=self.partitions | set(added), started_ms=started
+        )
 
     def decided(self, commit: bool, now: int, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
         """Return the state with the outcome decided: markers are to be written.
@@ -175,7 +180,7 @@ class TransactionMetadata(NamedTuple):
         end is complete.
         """
         return self._to(
-            State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
+            TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
             now,
             producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH + 1),
             next_producer_id=next_producer_id,
@@ -188,12 +193,12 @@ class TransactionMetadata(NamedTuple):
         """Return the state with the outcome decided for a producer that keeps its epoch (KIP-98): the markers
         have the epoch of the records, and `begins` tell its transactions apart.
         """
-        state = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+        state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         return self._to(state, now, client_version=EPOCH_KEPT, begins=begins)
 
     def completed(self, now: int) -> TransactionMetadata:
         """Return the state with all markers written."""
-        after = State.COMPLETE_COMMIT if self.state.commits else State.COMPLETE_ABORT
+        after = TransactionState.COMPLETE_COMMIT if self.state.commits else TransactionState.COMPLETE_ABORT
         done = self._to(after, now, partitions=frozenset())
         if self.next_producer_id == NO_PRODUCER_ID:
             return done
@@ -206,4 +211,4 @@ class TransactionMetadata(NamedTuple):
 
     def expired(self, now: int) -> TransactionMetadata:
         """Return the state of an id that is forgotten."""
-        return self._to(State.DEAD, now)
+        return self._to(TransactionState.DEAD, now)

@@ -14,7 +14,7 @@ from typing import Any
 
 from segstore import names
 from segstore.coordinator.structs import TopicPartition, by_topic
-from segstore.coordinator.transaction.metadata import Begin, State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import Begin, TransactionMetadata, TransactionState
 from segstore.errors import CorruptRecordError
 from segstore.protocol.codec import packed, structs
 from segstore.protocol.primitives import Packed
@@ -55,7 +55,7 @@ def encode_value(m: TransactionMetadata) -> bytes:
         producer_epoch=m.producer_epoch,
         transaction_timeout_ms=m.timeout_ms,
         transaction_status=m.state,
-        transaction_partitions=None if m.state is State.EMPTY else _rows(m.partitions),
+        transaction_partitions=None if m.state is TransactionState.EMPTY else _rows(m.partitions),
         transaction_last_update_timestamp_ms=m.updated_ms,
         transaction_start_timestamp_ms=m.started_ms,
         client_transaction_version=m.client_version,
@@ -85,7 +85,7 @@ def decode_value(value: bytes) -> TransactionMetadata:
         body.producer_id,
         body.producer_epoch,
         body.transaction_timeout_ms,
-        State(body.transaction_status),
+        TransactionState(body.transaction_status),
         frozenset(TopicPartition(row.topic, number) for row in rows for number in row.partition_ids),
         body.transaction_start_timestamp_ms,
         body.transaction_last_update_timestamp_ms,

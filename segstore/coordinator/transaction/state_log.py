@@ -3,7 +3,7 @@
 On disk: owns the topic `__transaction_state`, compacted. An id's partition is Java's hash of the id, modulo
 the number of partitions (Kafka: TransactionStateManager). The topic is created with the first id, with
 Kafka's settings; a broker's topic becomes ours with the first write.
-Threads: any for `append`; `load` is called once, before. Each `Entry` has a lock of its own.
+Threads: any for `append`; `load` is called once, before. Each `TransactionEntry` has a lock of its own.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from segstore.coordinator.java_hash import partition_among
-from segstore.coordinator.loader import Unreadable, load_last, warn
+from segstore.coordinator.loader import UnreadableRecord, load_last, warn
 from segstore.coordinator.transaction import schema
-from segstore.coordinator.transaction.metadata import State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import TransactionMetadata, TransactionState
 from segstore.errors import (
     CorruptRecordError,
     InvalidPidMappingError,
@@ -47,7 +47,7 @@ class States:
 
     def replay(
         self, where: str, key: bytes, record: LastRecord, producer_id: int | None = None
-    ) -> Unreadable | None:
+    ) -> UnreadableRecord | None:
         """Apply a record; return why it can't be read, if so."""
         try:
             made = schema.decode(key, record.value, where, record.at)
@@ -55,9 +55,9 @@ class States:
             name = schema.decode_key(key) or ""
             self.newer[name] = str(error)
             self.known.pop(name, None)
-            return Unreadable(record.at, str(error), newer=True)
+            return UnreadableRecord(record.at, str(error), newer=True)
         except CorruptRecordError as error:
-            return Unreadable(record.at, str(error.__cause__))
+            return UnreadableRecord(record.at, str(error.__cause__))
         if made is not None:
             self._put(*made)
         return None
@@ -69,11 +69,11 @@ class States:
             self.known[transactional_id] = metadata
 
 
-def _judge(where: str, key: bytes, record: LastRecord, producer_id: int | None) -> Unreadable | None:
+def _judge(where: str, key: bytes, record: LastRecord, producer_id: int | None) -> UnreadableRecord | None:
     return States().replay(where, key, record, producer_id)
 
 
-def _load(log: PartitionLog, states: States) -> list[Unreadable]:
+def _load(log: PartitionLog, states: States) -> list[UnreadableRecord]:
     return load_last(log, partial(states.replay, log._name), partial(_judge, log._name))
 
 
@@ -99,7 +99,7 @@ class TransactionStateLog:
         self._newer |= states.newer
         return states.known
 
-    def unreadable(self, log: PartitionLog) -> list[Unreadable]:
+    def unreadable(self, log: PartitionLog) -> list[UnreadableRecord]:
         """Return which records of one partition that are the last of their keys can't be read. Raises
         CorruptRecordError, StorageError.
         """
@@ -136,7 +136,7 @@ class TransactionStateLog:
                 f"{self._newer[transactional_id]}"
             )
         value = None if metadata is None else schema.encode_value(metadata)
-        log, now = self._log(transactional_id), self._store._context.clock()
+        log, now = self._log(transactional_id), self._store.context.clock()
         headers = () if metadata is None else schema.encode_headers(metadata)
         key = schema.encode_key(transactional_id)
         try:
@@ -166,7 +166,7 @@ class TransactionStateLog:
         info = self._store.topics().get(TOPIC)
         if info is None or not info.ours:
             info = self._make()
-        count = self._store._writer().config.transaction_state_log_num_partitions
+        count = self._store.writer().config.transaction_state_log_num_partitions
         return self._store.partition(TOPIC, partition_among(transactional_id, info.partition_ids, count))
 
     def _make(self) -> TopicInfo:
@@ -177,10 +177,10 @@ class TransactionStateLog:
             return self._make_ours(new=info is None)
 
     def _make_ours(self, *, new: bool) -> TopicInfo:
-        config = self._store._writer().config
+        config = self._store.writer().config
         settings = {**MADE_WITH[TOPIC], "segment.bytes": config.transaction_state_log_segment_bytes}
         if new:
-            return self._store._own_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
+            return self._store.own_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
         return self._store._alter_topic(TOPIC, settings)
 
 
@@ -207,7 +207,7 @@ Identity = tuple[int, int]
 """Producer id and epoch."""
 
 
-class Entry:
+class TransactionEntry:
     """One transactional id; `metadata` is the state in the log, None before its first record.
 
     `orphan`: an ongoing transaction is to be aborted, because it was loaded, and its producer is gone with
@@ -256,10 +256,10 @@ class Entries:
 
     def __init__(self, log: TransactionStateLog, loaded: Mapping[str, TransactionMetadata]) -> None:
         self._log, self._lock = log, Mutex()
-        self._entries = {name: Entry(name, metadata) for name, metadata in loaded.items()}
+        self._entries = {name: TransactionEntry(name, metadata) for name, metadata in loaded.items()}
 
     @contextlib.contextmanager
-    def locked(self, transactional_id: str, make: bool = False) -> Iterator[Entry]:
+    def locked(self, transactional_id: str, make: bool = False) -> Iterator[TransactionEntry]:
         """Run a block in which no other thread reads or changes the entry. Raises
         TransactionalIdNotFoundError where the entry is missing and is not to be made.
         """
@@ -271,7 +271,7 @@ class Entries:
                         raise TransactionalIdNotFoundError(
                             f"there is no transactional_id {transactional_id!r}: it may have expired"
                         )
-                    entry = self._entries[transactional_id] = Entry(transactional_id, None)
+                    entry = self._entries[transactional_id] = TransactionEntry(transactional_id, None)
             with entry.lock:
                 if self._entries.get(transactional_id) is entry:  # it may have expired while we waited
                     yield entry
@@ -282,27 +282,29 @@ class Entries:
         entry = self._entries.get(transactional_id)
         return entry is None or entry.metadata is None or entry.metadata.state.prepared
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[TransactionEntry]:
         """Return the entries of this moment; their locks are not held."""
         with self._lock:
             return list(self._entries.values())
 
     # --- with the entry's lock held -------------------------------------------------------
 
-    def write(self, entry: Entry, metadata: TransactionMetadata, asked: Identity | None = None) -> None:
+    def write(
+        self, entry: TransactionEntry, metadata: TransactionMetadata, asked: Identity | None = None
+    ) -> None:
         """Write a state to the log, then to memory: if the write fails, nothing has changed. `asked`: the
         producer whose epoch is over by it, and that may ask again.
         """
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False
-        if metadata.state not in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
+        if metadata.state not in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
             entry.last = asked  # an earlier producer has its answer by now
 
-    def sync(self, entry: Entry) -> None:
+    def sync(self, entry: TransactionEntry) -> None:
         """Make the entry's states durable, also against power loss. Raises StorageError."""
         self._log.sync(entry.transactional_id)
 
-    def forget(self, entry: Entry, now: int) -> None:
+    def forget(self, entry: TransactionEntry, now: int) -> None:
         """Forget an id that has expired."""
         self._log.append(entry.transactional_id, None)
         entry.metadata = entry.known.expired(now)

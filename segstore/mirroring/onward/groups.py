@@ -14,7 +14,7 @@ from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import BrokerError
 from segstore.logger import Logger
 from segstore.mirroring.groups import read_offsets
-from segstore.mirroring.onward.sent_log import Part
+from segstore.mirroring.onward.sent_log import TargetPartition
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import told_error
 from segstore.storage.store.store import Store
@@ -34,14 +34,14 @@ class SentGroups:
         self._groups, self._cluster = Groups(store), cluster
         self._told: set[str] = set()
 
-    def sync(self, ends: Mapping[Part, int]) -> int:
+    def sync(self, ends: Mapping[TargetPartition, int]) -> int:
         """Commit what has changed, up to these ends of the target's logs; return how many offsets that were.
         Raises as `Cluster.ask`.
         """
         by_name = {TopicPartition(part.topic, part.partition): (part, end) for part, end in ends.items()}
         return sum(self._sync(listed.group_id, by_name) for listed in self._groups.list())
 
-    def _sync(self, group: str, ends: Mapping[TopicPartition, tuple[Part, int]]) -> int:
+    def _sync(self, group: str, ends: Mapping[TopicPartition, tuple[TargetPartition, int]]) -> int:
         ours = self._groups.committed(group)
         reached = {tp: at for tp, at in ours.items() if tp in ends and at.offset <= ends[tp][1]}
         if not reached:
@@ -63,7 +63,7 @@ class SentGroups:
         self._told.discard(group)
         return len(changed)
 
-    def _commit(self, group: str, offsets: Mapping[Part, OffsetAndMetadata]) -> None:
+    def _commit(self, group: str, offsets: Mapping[TargetPartition, OffsetAndMetadata]) -> None:
         topics: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
         for part, at in offsets.items():
             # The leader epoch of this log says nothing of the target's: its epochs are its own.

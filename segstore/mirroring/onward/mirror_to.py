@@ -25,9 +25,9 @@ from segstore.following.running import Running, deadline_in
 from segstore.following.source_end import Lag
 from segstore.logger import Logger
 from segstore.mirroring.onward.groups import SentGroups
-from segstore.mirroring.onward.sender import Sender
-from segstore.mirroring.onward.sent_log import Part, SentLog
-from segstore.mirroring.onward.target import Target
+from segstore.mirroring.onward.sender import OutboundSender
+from segstore.mirroring.onward.sent_log import SentLog, TargetPartition
+from segstore.mirroring.onward.target import MirrorTarget
 from segstore.mirroring.settings import MirrorConfig
 from segstore.mutex import Mutex, check_apart
 from segstore.storage.meta.topic_info import TopicInfo
@@ -66,12 +66,12 @@ class MirrorTo(Running):
         assert isinstance(cluster.config, MirrorConfig)
         super().__init__(Latch())
         self.store, self._owned, self._cluster, self._config = store, owned, cluster, cluster.config
-        self._choice, self._target = choice, Target(cluster)
+        self._choice, self._target = choice, MirrorTarget(cluster)
         self._groups = SentGroups(store, cluster)
         self._lock = Mutex()
-        self._logs: dict[Part, SentLog] = {}
-        self._leaders: dict[Part, int] = {}
-        self._senders: dict[int, Sender] = {}
+        self._logs: dict[TargetPartition, SentLog] = {}
+        self._leaders: dict[TargetPartition, int] = {}
+        self._senders: dict[int, OutboundSender] = {}
         self._problems: dict[str, SegstoreError] = {}
         self._news: SimpleQueue[None] = SimpleQueue()
         self._ended = Latch()
@@ -125,8 +125,8 @@ class MirrorTo(Running):
             senders = list(self._senders.values())
         for each in senders:
             each.close(0)
-        if not self.store._context.closed:
-            self.store._wake()
+        if not self.store.context.closed:
+            self.store.wake()
         for each in senders:
             each.close(_ENDING)
         self._cluster.close()
@@ -203,11 +203,11 @@ class MirrorTo(Running):
         """Bring what is sent, and to whom, to what there is here and at the target."""
         chosen, problems = self._chosen()
         topics = self._target.topics(chosen, problems)  # of none, too: whether the target answers at all
-        logs: dict[Part, SentLog] = {}
-        leaders: dict[Part, int] = {}
+        logs: dict[TargetPartition, SentLog] = {}
+        leaders: dict[TargetPartition, int] = {}
         for name, found in topics.items():
             for number, led in found.topic.partitions.items():
-                part = Part(name, found.topic.topic_id, number)
+                part = TargetPartition(name, found.topic.topic_id, number)
                 info = chosen[name]
                 logs[part] = self._logs.get(part) or SentLog(
                     part, self.store.partition(name, number), info.topic_id, found.max_bytes
@@ -219,7 +219,7 @@ class MirrorTo(Running):
         with self._lock:
             self._problems, self._logs, self._leaders = problems, logs, leaders
             new = [node for node in {*leaders.values()} - {NO_LEADER} if node not in self._senders]
-            made = [Sender(node, self.store, self._cluster, self) for node in new]
+            made = [OutboundSender(node, self.store, self._cluster, self) for node in new]
             self._senders.update(zip(new, made, strict=True))
         for each in made:
             each.start()

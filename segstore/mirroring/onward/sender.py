@@ -1,4 +1,4 @@
-"""`Sender`: the thread that produces at one broker, for all partitions that it leads (Kafka: Sender).
+"""`OutboundSender`: the thread that produces at one broker, for all partitions that it leads (Kafka: Sender).
 
 Nothing is on disk. One request is under way at a time, with one batch of each partition, so no batch can
 overtake another. Threads: its own; `close` may be called by any.
@@ -26,7 +26,7 @@ from segstore.protocol.error_codes import Code, told_error
 from segstore.storage.store.store import Store
 from segstore.wire.broker_thread import BrokerThread
 from segstore.wire.cluster import Cluster, is_passing
-from segstore.wire.connection import Connection
+from segstore.wire.connection import BrokerConnection
 
 log = Logger("segstore")
 _Produce = structs("ProduceRequest")
@@ -44,7 +44,7 @@ _AGAIN = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.DUPL
 _TRIES = 5
 
 
-class Home(Protocol):
+class SenderContext(Protocol):
     """What a sender asks of those around it."""
 
     def led_by(self, node: int) -> Sequence[SentLog]:
@@ -57,10 +57,10 @@ class Home(Protocol):
         """Return whether a sender that has nothing to send may end; it is forgotten then."""
 
 
-class Sender(BrokerThread):
+class OutboundSender(BrokerThread):
     """Produces at broker `node` until it leads nothing, or until `close`."""
 
-    def __init__(self, node: int, store: Store, cluster: Cluster, home: Home) -> None:
+    def __init__(self, node: int, store: Store, cluster: Cluster, home: SenderContext) -> None:
         super().__init__("sender", node, cluster)
         self._store, self._home = store, home
 
@@ -74,7 +74,7 @@ class Sender(BrokerThread):
             each.error = each.refused or error
         self._home.stale(error)
 
-    def _work(self, connection: Connection) -> None:
+    def _work(self, connection: BrokerConnection) -> None:
         try:
             while not self._closing.is_open and (logs := self._home.led_by(self.node)):
                 self._send(connection, logs)
@@ -82,7 +82,7 @@ class Sender(BrokerThread):
         except StoreClosedError:
             self._closing.open()
 
-    def _send(self, connection: Connection, logs: Sequence[SentLog]) -> None:
+    def _send(self, connection: BrokerConnection, logs: Sequence[SentLog]) -> None:
         """Send what there is, or wait a while for more."""
         seen = self._store.publications
         now = time.monotonic()
@@ -100,7 +100,7 @@ class Sender(BrokerThread):
         due = min((each.not_before - now for each in logs if each.not_before > now), default=1.0)
         self._store.wait(seen, min(_NEWS_MS, max(due * 1000, 1.0)))
 
-    def _next(self, connection: Connection, each: SentLog) -> ReadyBatch | None:
+    def _next(self, connection: BrokerConnection, each: SentLog) -> ReadyBatch | None:
         try:
             if each.next_offset is None:
                 self._begin(connection, each)
@@ -135,7 +135,7 @@ class Sender(BrokerThread):
 
     # --- producing --------------------------------------------------------------------------------
 
-    def _produce(self, connection: Connection, batches: Mapping[SentLog, ReadyBatch]) -> None:
+    def _produce(self, connection: BrokerConnection, batches: Mapping[SentLog, ReadyBatch]) -> None:
         version = connection.version("Produce")
         timeout_ms = self._config.request_timeout_ms
         topics: dict[str, Any] = {}
@@ -177,7 +177,7 @@ class Sender(BrokerThread):
 
     # --- beginning --------------------------------------------------------------------------------
 
-    def _begin(self, connection: Connection, each: SentLog) -> None:
+    def _begin(self, connection: BrokerConnection, each: SentLog) -> None:
         """Ask where the target's log ends, and look whether its first and last records are those here. Raises
         BrokerError, UnequalOffsetsError.
         """
@@ -189,14 +189,14 @@ class Sender(BrokerThread):
             self._compare(connection, each, max(there.start, end - _COMPARED), end)
         each.next_offset = end
 
-    def _compare(self, connection: Connection, each: SentLog, at: int, end: int) -> None:
+    def _compare(self, connection: BrokerConnection, each: SentLog, at: int, end: int) -> None:
         while at < end and not self._closing.is_open:
             fetched = self._fetched(connection, each, at)
             if not fetched:  # the target has not made its end known to readers yet
                 raise told_error(Code.OFFSET_NOT_AVAILABLE, f"{each!r} at offset {at} of the target")
             at = each.compare(fetched, at)
 
-    def _offset(self, connection: Connection, each: SentLog, which: int) -> int:
+    def _offset(self, connection: BrokerConnection, each: SentLog, which: int) -> int:
         kind = structs("ListOffsetsRequest")
         part = kind.ListOffsetsPartition(partition_index=each.part.partition, timestamp=which)
         topic = kind.ListOffsetsTopic(name=each.part.topic, partitions=[part])
@@ -206,7 +206,7 @@ class Sender(BrokerThread):
             raise told_error(found.error_code, f"ListOffsets of {each!r}")
         return int(found.offset)
 
-    def _fetched(self, connection: Connection, each: SentLog, at: int) -> bytes:
+    def _fetched(self, connection: BrokerConnection, each: SentLog, at: int) -> bytes:
         version = connection.version("Fetch")
         most = self._config.max_partition_fetch_bytes
         part = _Fetch.FetchPartition(partition=each.part.partition, fetch_offset=at, partition_max_bytes=most)

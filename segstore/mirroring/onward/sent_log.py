@@ -16,7 +16,7 @@ from segstore.storage.store.partition_log import PartitionLog
 _READ = 1 << 20
 
 
-class Part(NamedTuple):
+class TargetPartition(NamedTuple):
     """A partition of the target."""
 
     topic: str
@@ -29,7 +29,7 @@ class SentLog:
     nothing is sent now, `refused` why nothing ever will.
     """
 
-    def __init__(self, part: Part, log: PartitionLog, topic_id: str, max_bytes: int) -> None:
+    def __init__(self, part: TargetPartition, log: PartitionLog, topic_id: str, max_bytes: int) -> None:
         """`topic_id` is that of the topic here, `max_bytes` the target's `max.message.bytes`."""
         self.part, self.log, self.max_bytes = part, log, max_bytes
         self.next_offset: int | None = None

@@ -1,5 +1,5 @@
-"""`Target`: the topics of the cluster that is mirrored to, made where they are missing (Kafka: CreateTopics,
-DescribeConfigs). Nothing is on disk. Threads: one.
+"""`MirrorTarget`: the topics of the cluster that is mirrored to, made where they are missing (Kafka:
+CreateTopics, DescribeConfigs). Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TargetTopic(NamedTuple):
     max_bytes: int
 
 
-class Target:
+class MirrorTarget:
     """Asks, and creates. What is created has the partitions and settings of the topic here."""
 
     def __init__(self, cluster: Cluster) -> None:

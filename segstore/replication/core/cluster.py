@@ -24,7 +24,7 @@ class BrokerState(Enum):
 
 
 @dataclass(frozen=True)
-class Heartbeat:
+class BrokerHeartbeat:
     """A broker tells that it lives (Kafka: BrokerHeartbeatRequest). `metadata_offset` is the offset of the
     last metadata record that it has applied.
     """
@@ -37,7 +37,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
-class Session:
+class BrokerSession:
     """When a broker was heard of last, how far it has read the metadata, and where its shutdown is."""
 
     contact_ms: int
@@ -45,7 +45,7 @@ class Session:
     shutdown_offset: int = -1
 
 
-class Cluster:
+class ClusterControl:
     """Brokers by id. A session is valid for `session_timeout_ms` after each contact."""
 
     __slots__ = ("brokers", "session_timeout_ms", "sessions")
@@ -53,11 +53,11 @@ class Cluster:
     def __init__(self, session_timeout_ms: int) -> None:
         self.session_timeout_ms = session_timeout_ms
         self.brokers: dict[int, BrokerRegistration] = {}
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, BrokerSession] = {}
 
-    def copy(self) -> Cluster:
+    def copy(self) -> ClusterControl:
         """Return a copy."""
-        made = Cluster(self.session_timeout_ms)
+        made = ClusterControl(self.session_timeout_ms)
         made.brokers, made.sessions = dict(self.brokers), dict(self.sessions)
         return made
 
@@ -111,9 +111,9 @@ class Cluster:
             return BrokerState.FENCED
         return BrokerState.CONTROLLED_SHUTDOWN if found.shutting_down else BrokerState.UNFENCED
 
-    def contact(self, heartbeat: Heartbeat, now_ms: int) -> None:
+    def contact(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
         """Note a heartbeat."""
-        session = self.sessions.get(heartbeat.broker) or Session(now_ms)
+        session = self.sessions.get(heartbeat.broker) or BrokerSession(now_ms)
         self.sessions[heartbeat.broker] = replace(
             session, contact_ms=now_ms, metadata_offset=heartbeat.metadata_offset
         )
@@ -122,7 +122,7 @@ class Cluster:
         """Note the offset of the metadata by which the leaderships of a broker have moved."""
         self.sessions[broker] = replace(self.sessions[broker], shutdown_offset=offset)
 
-    def next_state(self, heartbeat: Heartbeat, leads: Callable[[], bool]) -> BrokerState:
+    def next_state(self, heartbeat: BrokerHeartbeat, leads: Callable[[], bool]) -> BrokerState:
         """Return what a broker becomes (Kafka: BrokerHeartbeatManager.calculateNextBrokerState). `leads` says
         whether it leads any partition, and is asked only where the broker wants to shut down: it looks at all
         partitions, and heartbeats come all the time.
@@ -142,7 +142,7 @@ class Cluster:
             return BrokerState.CONTROLLED_SHUTDOWN if leads() else BrokerState.SHUTDOWN_NOW
         return state
 
-    def _fenced_next(self, heartbeat: Heartbeat) -> BrokerState:
+    def _fenced_next(self, heartbeat: BrokerHeartbeat) -> BrokerState:
         if heartbeat.want_shutdown:
             return BrokerState.SHUTDOWN_NOW
         read = heartbeat.metadata_offset >= self.brokers[heartbeat.broker].epoch

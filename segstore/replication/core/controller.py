@@ -25,7 +25,7 @@ from segstore.errors import (
     SegstoreError,
     UnknownTopicOrPartitionError,
 )
-from segstore.replication.core.cluster import BrokerState, Cluster, Heartbeat
+from segstore.replication.core.cluster import BrokerHeartbeat, BrokerState, ClusterControl
 from segstore.replication.core.config import ControllerConfig, TopicSettings
 from segstore.replication.core.effects import Effects, Persist, Send
 from segstore.replication.core.election import Election, PartitionChange, Replicas, reassigned
@@ -34,12 +34,12 @@ from segstore.replication.core.records import (
     BrokerRecord,
     HeartbeatReply,
     Key,
-    PartitionRecord,
+    PartitionDecision,
     Record,
 )
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 
-__all__ = ["BrokerRecord", "Controller", "HeartbeatReply", "Key", "PartitionRecord", "Record"]
+__all__ = ["BrokerRecord", "Controller", "HeartbeatReply", "Key", "PartitionDecision", "Record"]
 
 
 class Controller:
@@ -53,7 +53,7 @@ class Controller:
 
     def __init__(self, config: ControllerConfig, next_offset: int = 0) -> None:
         self.config, self.next_offset = config, next_offset
-        self.cluster = Cluster(config.broker_session_timeout_ms)
+        self.cluster = ClusterControl(config.broker_session_timeout_ms)
         self.partitions: dict[Key, PartitionRegistration] = {}
         self.settings: dict[Key, TopicSettings] = {}
 
@@ -115,9 +115,9 @@ class Controller:
         """
         change = self._partition(key)._replace(last_known_elr=(replica,))
         after = change._replace(partition_epoch=change.partition_epoch + 1)
-        return (self._persist(PartitionRecord(key, after)),)
+        return (self._persist(PartitionDecision(key, after)),)
 
-    def heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> Effects:
+    def heartbeat(self, heartbeat: BrokerHeartbeat, now_ms: int) -> Effects:
         """Take a heartbeat; the answer is a `HeartbeatReply` (R28; Kafka: processBrokerHeartbeat).
 
         Raises StaleBrokerEpochError: the broker has to register anew.
@@ -259,7 +259,7 @@ class Controller:
         if not any(change.live(member) for member in change.isr):
             raise EligibleLeadersNotAvailableError(f"of the replicas {sound} none is in sync and live")
         after = change.build() or partition._replace(partition_epoch=partition.partition_epoch + 1)
-        return (self._persist(PartitionRecord(key, after)),)
+        return (self._persist(PartitionDecision(key, after)),)
 
     # --- partitions ------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Controller:
         Raises InvalidReplicaAssignmentError where of some partition's replicas none is live, or one is not
         registered or is there twice.
         """
-        made = [PartitionRecord(key, self._new(replicas)) for key, replicas in assignments.items()]
+        made = [PartitionDecision(key, self._new(replicas)) for key, replicas in assignments.items()]
         if settings is not None:
             self.settings.update(dict.fromkeys(assignments, settings))
         return tuple(map(self._persist, made))
@@ -411,7 +411,7 @@ class Controller:
         if partition.leader == NO_LEADER or not partition.elr:
             return ()
         after = partition._replace(elr=(), partition_epoch=partition.partition_epoch + 1)
-        return (self._persist(PartitionRecord(key, after)),)
+        return (self._persist(PartitionDecision(key, after)),)
 
     # --- changes ---------------------------------------------------------------------------------
 
@@ -428,4 +428,6 @@ class Controller:
 
     def _build(self, changes: Iterable[tuple[Key, PartitionChange]]) -> Effects:
         built = ((key, change.build()) for key, change in changes)
-        return tuple(self._persist(PartitionRecord(key, after)) for key, after in built if after is not None)
+        return tuple(
+            self._persist(PartitionDecision(key, after)) for key, after in built if after is not None
+        )

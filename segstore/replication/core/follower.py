@@ -18,7 +18,7 @@ from segstore.replication.core.effects import (
     TruncateFullyAndStartAt,
 )
 from segstore.replication.core.log import ReplicaLog
-from segstore.replication.core.messages import FetchAnswer, Fetched, FetchRequest
+from segstore.replication.core.messages import FetchAnswer, FetchedSpan, FetchRequest
 from segstore.replication.core.truncation import out_of_range, truncation_offset
 
 
@@ -55,7 +55,7 @@ class Follower:
         """
         return request == self.fetch(request.broker_epoch)
 
-    def on_answer(self, request: FetchRequest, answer: FetchAnswer, fetched: Fetched | None) -> Effects:
+    def on_answer(self, request: FetchRequest, answer: FetchAnswer, fetched: FetchedSpan | None) -> Effects:
         """Take an answer, and what its records are, if there are any (R10, R11).
 
         Records are not appended from the first one on whose epoch is above this leader epoch (KAFKA-18723).
@@ -75,7 +75,7 @@ class Follower:
             return TruncateFullyAndStartAt(first), Append(before)
         return (Append(before),)
 
-    def on_append(self, end_offset: int, answer: FetchAnswer, fetched: Fetched) -> Effects:
+    def on_append(self, end_offset: int, answer: FetchAnswer, fetched: FetchedSpan) -> Effects:
         """Note that the records of an answer were appended, up to `end_offset` (R3, R13)."""
         self.log.appended(end_offset, fetched.epochs)
         return self._keep_up(answer)

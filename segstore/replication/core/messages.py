@@ -36,7 +36,7 @@ class FetchAnswer(NamedTuple):
     sync_first: bool = False
 
 
-class Fetched(NamedTuple):
+class FetchedSpan(NamedTuple):
     """What the records of an answer are: the offset behind their last batch, and a pair of leader epoch and
     base offset for the first batch and each one whose epoch differs from the one before.
     """

@@ -25,7 +25,7 @@ from segstore.replication.core.messages import FetchAnswer, FetchRequest
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 
 
-class Partition:
+class PartitionReplica:
     """A replica. `brokers` has the registrations that this process knows of, which others keep up to date.
 
     A replica is a follower without a leader until it hears of the metadata.
@@ -44,7 +44,7 @@ class Partition:
         self.acks = DelayedProduces()
         self.role: Leader | Follower | None = self.following(NO_LEADER, -1, -1)
 
-    def copy(self) -> Partition:
+    def copy(self) -> PartitionReplica:
         """Return a copy that shares only the registrations of brokers."""
         made = type(self)(self.replica_id, self.log.copy(), self.brokers, self.config)
         made.acks = self.acks.copy()

@@ -19,14 +19,14 @@ class BrokerRecord(NamedTuple):
     registration: BrokerRegistration
 
 
-class PartitionRecord(NamedTuple):
+class PartitionDecision(NamedTuple):
     """The state of a partition is this now (Kafka: PartitionRecord, PartitionChangeRecord)."""
 
     partition: Key
     registration: PartitionRegistration
 
 
-Record = BrokerRecord | PartitionRecord
+Record = BrokerRecord | PartitionDecision
 
 
 class HeartbeatReply(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from segstore.errors import CorruptRecordError
 from segstore.replication.core.config import ControllerConfig
 from segstore.replication.core.controller import BrokerRecord, Controller
-from segstore.replication.core.controller import PartitionRecord as PartitionState
+from segstore.replication.core.controller import PartitionDecision as PartitionState
 from segstore.replication.core.effects import Effect, Persist
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 from segstore.replication.metadata.records import (

@@ -40,8 +40,8 @@ from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
 from segstore.replication.metadata.quorum_state import QuorumState
 from segstore.replication.metadata.records import MetadataRecord, NoOpRecord, decode
 from segstore.replication.metadata.records import encode as encode_record
-from segstore.replication.metadata.snapshots import Snapshot, records_of
-from segstore.replication.metadata.voter_log import CHUNK, Told, Unreadable, Voter, VoterLog
+from segstore.replication.metadata.snapshots import MetadataSnapshot, records_of
+from segstore.replication.metadata.voter_log import CHUNK, Told, UnreadableCopyError, Voter, VoterLog
 from segstore.replication.metadata.voters_opening import OnVoterLost, VotersOpening, quorum_lost
 from segstore.storage.context import os_errors
 from segstore.storage.log import read
@@ -224,7 +224,7 @@ class MetadataLog:
 
     # --- snapshots -------------------------------------------------------------------------------
 
-    def keep(self, snapshot: Snapshot) -> None:
+    def keep(self, snapshot: MetadataSnapshot) -> None:
         """Let each voter keep a snapshot, of what counts; nothing is waited for."""
         for voter in self._live():
             voter.keep(snapshot)
@@ -296,7 +296,7 @@ class MetadataLog:
             except OffsetOutOfRangeError as error:
                 root = voter.writer.context.root
                 raise StaleDirectoryError(f"{root}: its metadata is not this store's: {error}") from error
-            except Unreadable as error:
+            except UnreadableCopyError as error:
                 raise copy_of(error.__cause__ or error) from None
             known = range(max(len(self._quorum.voters), voter.id + 1))
             self._quorum = self._quorum._replace(voters=tuple(known))
@@ -315,7 +315,7 @@ class MetadataLog:
                 if not voter.is_whole:
                     voter.complete(source)
                 return
-            except (SegstoreError, Unreadable):
+            except (SegstoreError, UnreadableCopyError):
                 if source.start_offset == start:
                     raise
 

@@ -19,7 +19,7 @@ from segstore.threads import Background, Latch, others_are_gone
 
 if TYPE_CHECKING:
     from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
-    from segstore.replication.metadata.snapshots import Snapshot, Snapshots
+    from segstore.replication.metadata.snapshots import MetadataSnapshot, MetadataSnapshots
     from segstore.storage.context import Clock
     from segstore.storage.log.replica import Replica
     from segstore.storage.segment.metadata_snapshot import SnapshotId
@@ -35,7 +35,7 @@ class SnapshotKeeper:
     def __init__(
         self,
         voter: int,
-        snapshots: Snapshots,
+        snapshots: MetadataSnapshots,
         replica: Replica,
         config: MetadataLogConfig,
         clock: Clock,
@@ -45,14 +45,14 @@ class SnapshotKeeper:
         self._kept: Callable[[SnapshotId], object] = lambda snapshot: None
         self._covered: Callable[[], int] = lambda: 0
         self._asked: SimpleQueue[bool] = SimpleQueue()
-        self._wanted: Snapshot | None = None
+        self._wanted: MetadataSnapshot | None = None
         self._begun, self._over, self._ended = False, False, Latch()
 
     def listen(self, kept: Callable[[SnapshotId], object], covered: Callable[[], int]) -> None:
         """Take who is to be told, and asked; called once, before `keep` and `clean`."""
         self._kept, self._covered = kept, covered
 
-    def keep(self, snapshot: Snapshot) -> None:
+    def keep(self, snapshot: MetadataSnapshot) -> None:
         """Have a snapshot written, which takes the place of one that waits to be; this voter's log has all
         that it covers. This and `clean` are called by one thread.
         """

@@ -36,7 +36,7 @@ RECORDS = 1_000
 """Records of a batch at most."""
 
 
-class Snapshot(NamedTuple):
+class MetadataSnapshot(NamedTuple):
     """A snapshot's bytes, in pieces."""
 
     id: SnapshotId
@@ -45,7 +45,7 @@ class Snapshot(NamedTuple):
 
 def make_snapshot(
     snapshot: SnapshotId, records: Iterable[MetadataRecord], last_contained: int, now_ms: int
-) -> Snapshot:
+) -> MetadataSnapshot:
     """Return the bytes of a snapshot, stamped `now_ms`; `last_contained` is the timestamp (ms) of the last
     record of the log that it covers.
     """
@@ -58,7 +58,7 @@ def make_snapshot(
             chunk.release()
         offset += len(values)
     chunks.append(bytes(snapshot_footer(now_ms, offset, epoch).data))
-    return Snapshot(snapshot, tuple(chunks))
+    return MetadataSnapshot(snapshot, tuple(chunks))
 
 
 def _pieces(values: Iterator[bytes]) -> Iterator[list[bytes]]:
@@ -81,7 +81,7 @@ def records_of(files: Files, path: str) -> Iterator[MetadataRecord]:
             yield decode(record.value)
 
 
-class Snapshots:
+class MetadataSnapshots:
     """The snapshots in a voter's directory; `ids` are all that there are, sound or not, by rising end offset.
     Raises OSError.
     """
@@ -131,11 +131,11 @@ class Snapshots:
         fitting = [each for each in self.ids if start <= each.end_offset <= end]
         return next((each for each in reversed(fitting) if self.is_sound(each)), None)
 
-    def write(self, snapshot: Snapshot) -> None:
+    def write(self, snapshot: MetadataSnapshot) -> None:
         """Keep a snapshot, durably. Raises OSError."""
         self._freeze(snapshot.id, snapshot.chunks)
 
-    def receive(self, snapshot: SnapshotId, source: Snapshots) -> None:
+    def receive(self, snapshot: SnapshotId, source: MetadataSnapshots) -> None:
         """Keep a copy of a sound snapshot of another voter, durably (Kafka: FetchSnapshot). Raises
         OSError.
         """
@@ -168,7 +168,7 @@ class Snapshots:
             return None
 
 
-def no_snapshot(start: int, *found: Snapshots) -> CorruptCheckpointError:
+def no_snapshot(start: int, *found: MetadataSnapshots) -> CorruptCheckpointError:
     """Return the error that says that nobody has what a metadata log goes on from that begins at `start`."""
     told = [str(error) for each in found for error in each.damaged.values()]
     return CorruptCheckpointError(

@@ -25,10 +25,10 @@ from segstore.replication.core.truncation import divergence, truncation_offset
 from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
 from segstore.replication.metadata.quorum_state import QuorumState, read_state, write_state
 from segstore.replication.metadata.snapshot_keeper import SnapshotKeeper
-from segstore.replication.metadata.snapshots import Snapshot, Snapshots, no_snapshot
+from segstore.replication.metadata.snapshots import MetadataSnapshot, MetadataSnapshots, no_snapshot
 from segstore.storage.context import os_errors
 from segstore.storage.log import read
-from segstore.storage.log.read import Fetched
+from segstore.storage.log.read import FetchDataInfo
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.segment.metadata_snapshot import SnapshotId
 from segstore.storage.store.writer import StoreWriter
@@ -67,7 +67,7 @@ class VoterLog:
             end = self._partition.view.end_offset
             self._replica = self.writer.partitions.replica(CLUSTER_METADATA, 0, end)
             self.quorum = read_state(self.files, self._partition.directory)
-            self.snapshots = Snapshots(self.files, self._partition.directory)
+            self.snapshots = MetadataSnapshots(self.files, self._partition.directory)
             self.known_epoch = max([self.quorum.epoch, *(epoch for epoch, _ in self._replica.epochs)])
             self._truncate(self.end_offset)
             self._go_on_from_snapshot()
@@ -130,7 +130,7 @@ class VoterLog:
             LeaderEpochCache(self._replica.epochs), self._partition.view.start_offset, self.end_offset
         )
 
-    def fetch(self, offset: int, end_offset: int) -> Iterator[Fetched]:
+    def fetch(self, offset: int, end_offset: int) -> Iterator[FetchDataInfo]:
         """Yield the batches from `offset` on, below `end_offset`. Raises CorruptRecordError, StorageError."""
         with os_errors():
             while offset < end_offset:
@@ -149,8 +149,8 @@ class VoterLog:
         """Cut what the leader's copy does not have, by leader epochs (R9, R10), and copy what it has more.
         Where its log begins too late for that, go on from a snapshot, of the leader or one of the `others`.
 
-        Raises OffsetOutOfRangeError where the epochs are above the leader's; SegstoreError, `Unreadable`
-        where it is the leader's copy that fails.
+        Raises OffsetOutOfRangeError where the epochs are above the leader's; SegstoreError,
+        `UnreadableCopyError` where it is the leader's copy that fails.
         """
         with os_errors():
             if self._is_behind(leader):
@@ -190,7 +190,7 @@ class VoterLog:
             if source is not self and found is not None and leader._has(found):
                 break
         else:
-            raise Unreadable from no_snapshot(
+            raise UnreadableCopyError from no_snapshot(
                 leader.start_offset, *(each.snapshots for each in (leader, *others))
             )
         if self.start_offset < leader.start_offset < self.end_offset:
@@ -219,7 +219,7 @@ class VoterLog:
 
     def complete(self, other: VoterLog) -> None:
         """Get what another voter's log goes on from, as the own snapshots are damaged or gone: both logs end
-        alike, and the other one is whole. Raises SegstoreError, `Unreadable`.
+        alike, and the other one is whole. Raises SegstoreError, `UnreadableCopyError`.
         """
         with os_errors():
             found = other.snapshots.newest(self.start_offset, self.end_offset)
@@ -272,11 +272,11 @@ class VoterLog:
         else:
             self._asked.put(partial(self._do, data, told))
 
-    def keep(self, snapshot: Snapshot) -> None:
+    def keep(self, snapshot: MetadataSnapshot) -> None:
         """Have a snapshot kept once all is written that was posted before."""
         self._asked.put(partial(self._keep, snapshot))
 
-    def _keep(self, snapshot: Snapshot) -> None:
+    def _keep(self, snapshot: MetadataSnapshot) -> None:
         if self.error is None:
             self._keeper.keep(snapshot)
 
@@ -331,7 +331,7 @@ class VoterLog:
         return None
 
 
-class Unreadable(Exception):
+class UnreadableCopyError(Exception):
     """A copy that others were to follow can't be read; the cause says why."""
 
 
@@ -341,7 +341,7 @@ def _readable(leader: VoterLog, offset: int) -> Iterator[bytes]:
         try:
             part = next(parts, None)
         except SegstoreError as error:
-            raise Unreadable from error
+            raise UnreadableCopyError from error
         if part is None:
             return
         yield part.data[: int(part.batches["size"].sum())]

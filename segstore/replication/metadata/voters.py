@@ -33,7 +33,7 @@ from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
 
 
-class Found(NamedTuple):
+class FoundDirectory(NamedTuple):
     """What lies at a path. `holder` is the process that has it open (0: it is not told which one), None where
     none has; `here`: it is this process; `address` is where that process serves the store. `topics` are those
     beside the metadata's, which `has_metadata` stands for. `error` says why the path can't be read.
@@ -52,7 +52,7 @@ class Found(NamedTuple):
     address: str = ""
 
 
-class Place(NamedTuple):
+class VoterDirectory(NamedTuple):
     """A directory that takes part: `properties` are its own, or those that it gets (`new`)."""
 
     id: int
@@ -61,13 +61,13 @@ class Place(NamedTuple):
     new: bool
 
 
-class Plan(NamedTuple):
+class VoterPlan(NamedTuple):
     """The places that take part, by rising id; of them the one with the id `witness` (-1: there is none) has
     the metadata only. `offline` says why each of the others does not take part. `total` counts all. `plain`
     is the id of a store without replicas, whose topics become first replicas (-1: there is none).
     """
 
-    places: tuple[Place, ...]
+    places: tuple[VoterDirectory, ...]
     offline: dict[int, str]
     witness: int
     total: int
@@ -115,18 +115,18 @@ def _within(path: str, other: str) -> bool:
     return path.startswith(other.rstrip(os.sep) + os.sep)
 
 
-def plan(files: Files, paths: Sequence[str], witness: bool) -> Plan:
+def plan(files: Files, paths: Sequence[str], witness: bool) -> VoterPlan:
     """Return who takes part, of paths that `check_paths` has returned; the last one is the witness's where
     there is one. Errors as `decide`.
     """
     return decide([look(files, path) for path in paths], witness)
 
 
-def look(files: Files, path: str) -> Found:
+def look(files: Files, path: str) -> FoundDirectory:
     """Return what lies at a path. What can't be read is told, and not raised."""
     try:
         if not files.exists(path):
-            return Found(path, exists=False)
+            return FoundDirectory(path, exists=False)
         held = {parsed[0] for name in files.directories(path) if (parsed := names.parse_partition_dir(name))}
         lock = names.below(path, names.LOCK)
         holder = files.lock_holder(lock) if files.exists(lock) else None
@@ -137,13 +137,15 @@ def look(files: Files, path: str) -> Found:
         plain_id = CLUSTER_ID.read(files, path)
         quorum = read_state(files, names.below(path, names.partition_dir(CLUSTER_METADATA, 0)))
     except (OSError, CorruptCheckpointError) as error:
-        return Found(path, error=error)
+        return FoundDirectory(path, error=error)
     topics = tuple(sorted(held - {CLUSTER_METADATA}))
     has_metadata = CLUSTER_METADATA in held if kept is None else kept
-    return Found(path, True, properties, has_metadata, topics, holder, None, plain_id, here, quorum, address)
+    return FoundDirectory(
+        path, True, properties, has_metadata, topics, holder, None, plain_id, here, quorum, address
+    )
 
 
-def decide(found: Sequence[Found], witness: bool) -> Plan:
+def decide(found: Sequence[FoundDirectory], witness: bool) -> VoterPlan:
     """Return who takes part.
 
     Raises StaleDirectoryError where a directory belongs to another store, or to another place in this one, or
@@ -162,14 +164,14 @@ def decide(found: Sequence[Found], witness: bool) -> Plan:
     offline = {number: why for number, each in enumerate(found) if (why := _why_offline(each)) is not None}
     _check_majority(found, offline)
     places = tuple(
-        Place(number, each.path, each.properties, False)
+        VoterDirectory(number, each.path, each.properties, False)
         for number, each in enumerate(found)
         if number not in offline and each.properties is not None
     )
-    return Plan(places, offline, witness_id, len(found))
+    return VoterPlan(places, offline, witness_id, len(found))
 
 
-def _format(found: Sequence[Found], cluster_id: str, witness: int) -> Plan:
+def _format(found: Sequence[FoundDirectory], cluster_id: str, witness: int) -> VoterPlan:
     """Plan the first open, or the rest of one: all directories are needed."""
     for each in found:
         if each.error is not None:
@@ -185,7 +187,7 @@ def _format(found: Sequence[Found], cluster_id: str, witness: int) -> Plan:
             f"topics without replicas may be in one of the directories, and not in the witness: {held}"
         )
     places = tuple(
-        Place(
+        VoterDirectory(
             number,
             each.path,
             each.properties or MetaProperties(cluster_id, number, names.new_topic_id()),
@@ -193,10 +195,10 @@ def _format(found: Sequence[Found], cluster_id: str, witness: int) -> Plan:
         )
         for number, each in enumerate(found)
     )
-    return Plan(places, {}, witness, len(found), plain[0] if plain else -1)
+    return VoterPlan(places, {}, witness, len(found), plain[0] if plain else -1)
 
 
-def _why_offline(each: Found) -> str | None:
+def _why_offline(each: FoundDirectory) -> str | None:
     if each.error is not None:
         return f"{each.path} can't be read: {each.error}"
     if not each.exists:
@@ -213,11 +215,11 @@ def _why_offline(each: Found) -> str | None:
     return None
 
 
-def _locked(found: Found) -> StoreLockedError:
+def _locked(found: FoundDirectory) -> StoreLockedError:
     return StoreLockedError(found.path, found.holder, found.here, found.address)
 
 
-def _check_known(found: Sequence[Found], witness: bool) -> None:
+def _check_known(found: Sequence[FoundDirectory], witness: bool) -> None:
     """Raise InvalidArgumentError where fewer voters are named than the store has, or more than one new place:
     then another opening, which names others, could have a majority at the same time. Raises it, too, where
     the witness has replicas.
@@ -238,7 +240,7 @@ def _named(holder: int) -> str:
     return f"process {holder}" if holder else "another process"
 
 
-def _check_majority(found: Sequence[Found], offline: dict[int, str]) -> None:
+def _check_majority(found: Sequence[FoundDirectory], offline: dict[int, str]) -> None:
     total, there = len(found), len(found) - len(offline)
     if there > total // 2:
         return
@@ -251,7 +253,7 @@ def _check_majority(found: Sequence[Found], offline: dict[int, str]) -> None:
     )
 
 
-def check_one_store(found: Sequence[Found]) -> str | None:
+def check_one_store(found: Sequence[FoundDirectory]) -> str | None:
     """Return the id of the store that the directories belong to, None where none belongs to any. Raises
     StaleDirectoryError where they belong to different stores, or one is a copy of another.
     """
@@ -273,7 +275,7 @@ def check_one_store(found: Sequence[Found]) -> str | None:
     return ids.pop() if ids else None
 
 
-def _check_order(found: Sequence[Found]) -> None:
+def _check_order(found: Sequence[FoundDirectory]) -> None:
     for number, each in enumerate(found):
         if each.properties is not None and each.properties.node_id != number:
             raise StaleDirectoryError(

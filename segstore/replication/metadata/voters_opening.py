@@ -13,7 +13,7 @@ from segstore.logger import Logger
 from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
 from segstore.replication.metadata.quorum_state import QuorumState
 from segstore.replication.metadata.snapshots import no_snapshot
-from segstore.replication.metadata.voter_log import Unreadable, Voter, VoterLog
+from segstore.replication.metadata.voter_log import UnreadableCopyError, Voter, VoterLog
 
 log = Logger("segstore")
 
@@ -68,7 +68,7 @@ class VotersOpening:
                 voter.complete(whole[0])
             except (SegstoreError, OSError) as error:
                 self._lose(voter.id, error)
-            except Unreadable as error:
+            except UnreadableCopyError as error:
                 cause = error.__cause__
                 assert isinstance(cause, Exception)
                 self._lose(voter.id, cause)
@@ -79,7 +79,7 @@ class VotersOpening:
         for voter in [other for other in self.live if other is not leader]:
             try:
                 voter.follow(leader, [other for other in self.live if other is not leader])
-            except Unreadable as error:
+            except UnreadableCopyError as error:
                 cause = error.__cause__
                 assert isinstance(cause, Exception)
                 self._lose(leader.id, cause)

@@ -87,7 +87,7 @@ class Parked:
         return self.size >= self.terms.min_bytes
 
 
-class Standing(Protocol):
+class DelayedStandbyFetch(Protocol):
     """A fetch of a standby that has all there is, which says by itself when it has moved. `timer` and `until`
     are the purgatory's.
     """
@@ -148,7 +148,7 @@ class Purgatory:
         self._store, self._loop, self._logs = node.store, node.loop, logs
         self._spots: dict[_Key, _Spot] = {}
         self._parked: dict[Parked, None] = {}
-        self._standing: dict[Standing, None] = {}
+        self._standing: dict[DelayedStandbyFetch, None] = {}
         self._swept_at = _SWEPT_AT_LEAST
         self._seen = -1  # publications before the last look, or before the last fetch was read
         self._watch = node.loop.watch(self._wake, self.look)
@@ -156,7 +156,7 @@ class Purgatory:
         self._primary, self._thread = primary_of(node), -1
         self._is_told = False
         """Whether `_published` hears of all that is published; else the watch sleeps."""
-        if isinstance(side := node.store._side, StoreWriter):
+        if isinstance(side := node.store.engine, StoreWriter):
             side.tell_of_publications(self._published)
 
     def __len__(self) -> int:
@@ -193,7 +193,7 @@ class Purgatory:
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 
-    def stand(self, standing: Standing, seen: int, seconds: float) -> None:
+    def stand(self, standing: DelayedStandbyFetch, seen: int, seconds: float) -> None:
         """Do what `park` does with a standby's fetch, for so long. The timer of the one before is taken over:
         most end soon.
         """
@@ -203,7 +203,7 @@ class Purgatory:
         if standing.timer is None:
             standing.timer = self._loop.later(seconds, partial(self._due, standing))
 
-    def _due(self, standing: Standing) -> None:
+    def _due(self, standing: DelayedStandbyFetch) -> None:
         standing.timer = None
         left = standing.until - time.monotonic()
         if standing not in self._standing:
@@ -213,7 +213,7 @@ class Purgatory:
         else:
             self._answer(standing)
 
-    def _answer(self, standing: Standing) -> None:
+    def _answer(self, standing: DelayedStandbyFetch) -> None:
         del self._standing[standing]
         if standing.is_open:
             standing.answer()
@@ -236,7 +236,7 @@ class Purgatory:
 
     def _wake(self) -> None:
         with suppress(SegstoreError):  # closed: then nobody sleeps
-            self._store._wake()
+            self._store.wake()
 
     def _end_turn(self) -> None:
         """Look at once for what this turn's requests have appended."""
@@ -267,7 +267,7 @@ class Purgatory:
         """Return the store's publications, -1 where it is closed."""
         store = self._store
         try:
-            return -1 if store._context.closed else store._side.publications
+            return -1 if store.context.closed else store.engine.publications
         except SegstoreError:
             return -1
 
@@ -305,5 +305,5 @@ class Purgatory:
             if standing.timer is not None:
                 standing.timer.cancel()
         self._standing.clear()
-        if isinstance(side := self._store._side, StoreWriter):
+        if isinstance(side := self._store.engine, StoreWriter):
             side.tell_no_more(self._published)

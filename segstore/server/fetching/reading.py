@@ -18,7 +18,7 @@ from segstore.errors import (
 )
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, code_of
-from segstore.server.fetching.sessions import IDS_SINCE, Fetched, Wanted
+from segstore.server.fetching.sessions import IDS_SINCE, FetchedPartition, Wanted
 from segstore.server.logs import Logs, check_leader_epoch
 from segstore.server.node import NODE_ID
 from segstore.storage.producers.aborted_transactions import MOST_SEARCHED
@@ -62,7 +62,7 @@ class Look(NamedTuple):
     be waited for. `unsearched`: the logs whose aborted transactions are to be read first, by a worker.
     """
 
-    fetched: list[Fetched]
+    fetched: list[FetchedPartition]
     sizes: dict[Wanted, int]
     at_once: bool
     unsearched: list[PartitionLog]
@@ -89,14 +89,14 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
     """Read all partitions, in their order: the first that has data gives a whole batch at least, and none
     gives more than max_bytes leaves to it.
     """
-    fetched: list[Fetched] = []
+    fetched: list[FetchedPartition] = []
     sizes: dict[Wanted, int] = {}
     unsearched: list[PartitionLog] = []
     left, min_one, known, at_once = terms.max_bytes, True, False, False
     try:
         for wanted in asked:
             data, waits, size = _read(logs, wanted, terms, left, min_one, unsearched)
-            fetched.append(Fetched(wanted, data))
+            fetched.append(FetchedPartition(wanted, data))
             if data.error_code in _NOT_THERE:  # which does not end a long poll
                 continue
             known, at_once = True, at_once or not waits

@@ -59,14 +59,14 @@ class Wanted:
         return must
 
 
-class Fetched(NamedTuple):
+class FetchedPartition(NamedTuple):
     """A partition with its part of the answer, a `PartitionData`."""
 
     wanted: Wanted
     data: Any
 
 
-def grouped(fetched: Iterable[Fetched]) -> list[Any]:
+def grouped(fetched: Iterable[FetchedPartition]) -> list[Any]:
     """Return the answer's topics: neighbours of one topic are together, and the order stays."""
     topics: list[Any] = []
     last = None
@@ -78,7 +78,7 @@ def grouped(fetched: Iterable[Fetched]) -> list[Any]:
     return topics
 
 
-class Session:
+class ServedSession:
     """One client's partitions, in the order in which they are served next."""
 
     def __init__(self, session_id: int, uses_ids: bool, wanted: dict[Key, Wanted], now_ms: int) -> None:
@@ -97,7 +97,7 @@ class Session:
         for key in forgotten:
             self.wanted.pop(key, None)
 
-    def changed(self, fetched: Iterable[Fetched]) -> Iterator[Fetched]:
+    def changed(self, fetched: Iterable[FetchedPartition]) -> Iterator[FetchedPartition]:
         """Return what the client has to be told. Partitions with records go to the end, so that each has its
         turn.
         """
@@ -122,14 +122,14 @@ def key_of(wanted: Wanted, uses_ids: bool) -> Key:
 # --- contexts: what one request means ----------------------------------------------------------
 
 
-class Context(Protocol):
+class FetchContext(Protocol):
     """What one request fetches, and how it is answered."""
 
     @property
     def wanted(self) -> Iterable[Wanted]:
         """The partitions, in order of their priority."""
 
-    def answer(self, fetched: list[Fetched]) -> Any:
+    def answer(self, fetched: list[FetchedPartition]) -> Any:
         """Return the response's body; the session keeps what it tells."""
 
     def throttled(self) -> Any:
@@ -142,7 +142,7 @@ class Sessionless:
     def __init__(self, wanted: dict[Key, Wanted]) -> None:
         self.wanted: Iterable[Wanted] = wanted.values()
 
-    def answer(self, fetched: list[Fetched]) -> Any:
+    def answer(self, fetched: list[FetchedPartition]) -> Any:
         """Answer all partitions."""
         return _Response(responses=grouped(fetched))
 
@@ -158,7 +158,7 @@ class Full(Sessionless):
         super().__init__(wanted)
         self._asked, self._uses_ids, self._sessions = wanted, uses_ids, sessions
 
-    def answer(self, fetched: list[Fetched]) -> Any:
+    def answer(self, fetched: list[FetchedPartition]) -> Any:
         """Answer all partitions, in a new session if there is room for one."""
         session_id = self._sessions.begin(self._asked, self._uses_ids)
         if session_id != NO_SESSION:
@@ -170,14 +170,14 @@ class Full(Sessionless):
 class Incremental:
     """A session's next request, which has taken the session to `epoch`."""
 
-    def __init__(self, session: Session, epoch: int) -> None:
+    def __init__(self, session: ServedSession, epoch: int) -> None:
         self.session, self._epoch = session, epoch
 
     @property
     def wanted(self) -> Iterable[Wanted]:
         return list(self.session.wanted.values())
 
-    def answer(self, fetched: list[Fetched]) -> Any:
+    def answer(self, fetched: list[FetchedPartition]) -> Any:
         """Answer the partitions that have changed; an error where the session went on without this."""
         if self.session.epoch != self._epoch:
             return self._outdated()
@@ -204,12 +204,12 @@ class FetchSessions:
 
     def __init__(self, slots: int, clock: Callable[[], int], rng: random.Random) -> None:
         self._slots, self._clock, self._rng = slots, clock, rng
-        self._sessions: dict[int, Session] = {}  # by the time of their last use
+        self._sessions: dict[int, ServedSession] = {}  # by the time of their last use
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, version: int, body: Any, logs: Logs) -> Context | Code:
+    def open(self, version: int, body: Any, logs: Logs) -> FetchContext | Code:
         """Return what a request means, or the error that it gets as a whole (Kafka: FetchManager.newContext).
 
         Epoch 0 begins a session, -1 is a request outside of any; both end the session that they name.
@@ -228,7 +228,7 @@ class FetchSessions:
             return Code.FETCH_SESSION_TOPIC_ID_ERROR
         return self._go_on(session, _asked(body, uses_ids, logs), body, logs)
 
-    def _go_on(self, session: Session, asked: dict[Key, Wanted], body: Any, logs: Logs) -> Context:
+    def _go_on(self, session: ServedSession, asked: dict[Key, Wanted], body: Any, logs: Logs) -> FetchContext:
         session.update(asked, _forgotten(body, session.uses_ids))
         if not session.wanted:  # a session without partitions is over
             del self._sessions[session.id]
@@ -238,11 +238,11 @@ class FetchSessions:
                 wanted.topic = logs.name_of(wanted.topic_id)
         return Incremental(session, self.advance(session))
 
-    def has(self, session: Session) -> bool:
+    def has(self, session: ServedSession) -> bool:
         """Return whether a session has not ended."""
         return self._sessions.get(session.id) is session
 
-    def advance(self, session: Session) -> int:
+    def advance(self, session: ServedSession) -> int:
         """Take a session that has not ended to the epoch of its next request, which is returned."""
         del self._sessions[session.id]
         self._sessions[session.id] = session  # behind the others: it is used now
@@ -256,7 +256,7 @@ class FetchSessions:
         if len(self._sessions) >= self._slots and not self._evict(len(wanted), now):
             return NO_SESSION
         session_id = self._new_id()
-        self._sessions[session_id] = Session(session_id, uses_ids, wanted, now)
+        self._sessions[session_id] = ServedSession(session_id, uses_ids, wanted, now)
         return session_id
 
     def _new_id(self) -> int:

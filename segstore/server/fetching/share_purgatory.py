@@ -5,7 +5,7 @@ Nothing is on disk. Threads: the loop's; a share group tells in any thread that 
 
 A fetch waits for two kinds of news: its partitions have moved, which the purgatory of all fetches sees, and
 records of its group became available again, which the share group tells. A fetch acquires in a worker thread:
-news of that time is found by comparing a `Glance` from before.
+news of that time is found by comparing a `AcquirableState` from before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from segstore.server.fetching.purgatory import Awaited, Parked, Purgatory
 from segstore.server.fetching.reading import Terms
 from segstore.server.fetching.sessions import Wanted
 from segstore.server.logs import Logs
-from segstore.server.node import Loop
+from segstore.server.node import NodeLoop
 from segstore.server.request import Request
 
 _Partition = structs("FetchRequest").FetchPartition
@@ -42,7 +42,7 @@ class AvailableRecords(Protocol):
         """Have `call` called, in any thread, when records of a group became available."""
 
 
-class Glance(NamedTuple):
+class AcquirableState(NamedTuple):
     """What a fetch could acquire at a time: the publications of the store, how often the group had told of
     records, and the ends of the partitions.
     """
@@ -51,7 +51,7 @@ class Glance(NamedTuple):
     told: int
     ends: Sequence[Awaited]
 
-    def differs(self, before: Glance, is_sated: bool = False) -> bool:
+    def differs(self, before: AcquirableState, is_sated: bool = False) -> bool:
         """Return whether there was news since a glance from `before`; see `ShareWaits.park`."""
         if (self.told != before.told and not is_sated) or len(self.ends) != len(before.ends):
             return True
@@ -86,7 +86,7 @@ class ShareWaits:
     DelayedShareFetchMetrics ExpiresPerSec).
     """
 
-    def __init__(self, loop: Loop, purgatory: Purgatory, logs: Logs) -> None:
+    def __init__(self, loop: NodeLoop, purgatory: Purgatory, logs: Logs) -> None:
         self._loop, self._purgatory, self._logs = loop, purgatory, logs
         self._groups: dict[str, _WaitingGroup] = {}
         self.expired = 0
@@ -107,12 +107,12 @@ class ShareWaits:
         if held is not None and held.listening is not None:
             held.listening.cancel()
 
-    def glance(self, group: str, partitions: Sequence[NamedPartition]) -> Glance:
+    def glance(self, group: str, partitions: Sequence[NamedPartition]) -> AcquirableState:
         """Return what there is now; a partition that is gone has no ends."""
         publications = self._purgatory.publications  # first: later ones are news
         held = self._groups.get(group)
         told = -1 if held is None else held.told
-        return Glance(publications, told, [self._ends(each) for each in partitions])
+        return AcquirableState(publications, told, [self._ends(each) for each in partitions])
 
     def _ends(self, partition: NamedPartition) -> Awaited:
         topic, number = partition
@@ -123,7 +123,9 @@ class ShareWaits:
         except SegstoreError:
             return Awaited(wanted, -1, -1)
 
-    def park(self, group: str, parked: ParkedShareFetch, glance: Glance, is_sated: bool = False) -> None:
+    def park(
+        self, group: str, parked: ParkedShareFetch, glance: AcquirableState, is_sated: bool = False
+    ) -> None:
         """Keep a fetch that has found nothing since a glance. `Parked.complete` is called when there is news,
         or when the time is over. Raises IllegalStateError if no thread can be started.
 

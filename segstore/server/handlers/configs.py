@@ -17,7 +17,7 @@ from segstore import names
 from segstore.config import TopicConfig
 from segstore.config.settings import KafkaSettings, options
 from segstore.coordinator import config_entries
-from segstore.coordinator.config_entries import Entry, settings_of
+from segstore.coordinator.config_entries import ConfigEntry, settings_of
 from segstore.coordinator.group_settings import group_settings
 from segstore.errors import copy_of
 from segstore.protocol.codec import structs
@@ -38,7 +38,7 @@ _Changing = Callable[[KafkaSettings, Any], _Changes]
 """(settings that are held, settings of the request) -> what is to be changed."""
 
 
-class Resource(IntEnum):
+class ConfigResourceCode(IntEnum):
     """What has settings, by Kafka's codes (org.apache.kafka.common.config.ConfigResource.Type)."""
 
     TOPIC = 2
@@ -48,7 +48,7 @@ class Resource(IntEnum):
     GROUP = 32
 
 
-class Operation(IntEnum):
+class AlterConfigOp(IntEnum):
     """What is done to a setting (org.apache.kafka.clients.admin.AlterConfigOp.OpType)."""
 
     SET = 0
@@ -68,7 +68,7 @@ def describe_configs(node: Node, request: Request) -> Any:
 
 def _described(node: Node, resource: Any, body: Any) -> Any:
     # Kafka has an empty text beside loggers, and null beside all others.
-    no_error = "" if resource.resource_type == Resource.BROKER_LOGGER else None
+    no_error = "" if resource.resource_type == ConfigResourceCode.BROKER_LOGGER else None
     result = _Described.DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=no_error
     )
@@ -82,18 +82,18 @@ def _described(node: Node, resource: Any, body: Any) -> Any:
     return result
 
 
-def _settings(node: Node, resource: Any) -> Iterator[tuple[Entry, bool]]:
+def _settings(node: Node, resource: Any) -> Iterator[tuple[ConfigEntry, bool]]:
     """Yield the settings of a resource, and whether each is read-only."""
-    if resource.resource_type == Resource.TOPIC:
+    if resource.resource_type == ConfigResourceCode.TOPIC:
         info = _topic(node, resource.resource_name)
         held = settings_of(node.store)
         yield from ((entry, False) for entry in config_entries.of_topic(info.settings, held))
-    elif resource.resource_type == Resource.GROUP:
+    elif resource.resource_type == ConfigResourceCode.GROUP:
         if not resource.resource_name:
             raise Refusal(Code.INVALID_REQUEST, "a group must be named")
         made, held = group_settings(node.store).made(resource.resource_name), settings_of(node.store)
         yield from ((entry, False) for entry in config_entries.of_group(made, held))
-    elif resource.resource_type == Resource.BROKER_LOGGER:
+    elif resource.resource_type == ConfigResourceCode.BROKER_LOGGER:
         _check_loggers(node, resource)  # there are none
     else:
         entries = _of_broker(node) if _checked_broker(node, resource) else _of_all_brokers(node)
@@ -111,7 +111,7 @@ def _topic(node: Node, name: str) -> TopicInfo:
 
 def _checked_broker(node: Node, resource: Any) -> bool:
     """Return whether the broker is meant; False for "", all brokers together."""
-    if resource.resource_type != Resource.BROKER:
+    if resource.resource_type != ConfigResourceCode.BROKER:
         raise Refusal(
             Code.INVALID_REQUEST,
             f"resource type {resource.resource_type}: only topics (2), the broker (4) and groups (32) have "
@@ -133,7 +133,7 @@ def _check_loggers(node: Node, resource: Any) -> None:
         )
 
 
-def _of_broker(node: Node) -> list[Entry]:
+def _of_broker(node: Node) -> list[ConfigEntry]:
     """Return the settings of the server and of its store; where both have one, the server's counts."""
     held = settings_of(node.store)
     found = {} if held is None else {entry.name: entry for entry in config_entries.of_store(held)}
@@ -143,12 +143,12 @@ def _of_broker(node: Node) -> list[Entry]:
     return sorted(found.values())
 
 
-def _of_all_brokers(node: Node) -> Iterator[Entry]:
+def _of_all_brokers(node: Node) -> Iterator[ConfigEntry]:
     held = settings_of(node.store)
     return iter(()) if held is None else config_entries.of_all_brokers(held)
 
 
-def _entry(entry: Entry, read_only: bool, body: Any) -> Any:
+def _entry(entry: ConfigEntry, read_only: bool, body: Any) -> Any:
     synonyms = entry.synonyms if body.include_synonyms else []
     return _Described.DescribeConfigsResourceResult(
         name=entry.name,
@@ -170,13 +170,13 @@ def list_config_resources(node: Node, request: Request) -> Any:
     handleListConfigResources): groups for which settings were made. Brokers' loggers and client metrics have
     none here; version 0 asks for client metrics alone.
     """
-    asked = [Resource.CLIENT_METRICS] if request.version == 0 else request.body.resource_types
-    if not {*asked} <= {*Resource}:
+    asked = [ConfigResourceCode.CLIENT_METRICS] if request.version == 0 else request.body.resource_types
+    if not {*asked} <= {*ConfigResourceCode}:
         return _Listed(error_code=Code.UNSUPPORTED_VERSION)
     found = {
-        Resource.BROKER: [str(node.node_id)],
-        Resource.TOPIC: list(shown(node.store)),
-        Resource.GROUP: group_settings(node.store).groups(),
+        ConfigResourceCode.BROKER: [str(node.node_id)],
+        ConfigResourceCode.TOPIC: list(shown(node.store)),
+        ConfigResourceCode.GROUP: group_settings(node.store).groups(),
     }
     return _Listed(
         config_resources=[
@@ -223,17 +223,17 @@ def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool
     twice = [name for name, count in given.items() if count > 1]
     if twice:
         raise Refusal(Code.INVALID_REQUEST, f"{', '.join(twice)}: in the request twice")
-    if resource.resource_type == Resource.GROUP:
+    if resource.resource_type == ConfigResourceCode.GROUP:
         settings, group = group_settings(node.store), resource.resource_name
         wanted = changes(settings.made(group), resource.configs)
         settings.alter(group, wanted, validate_only=validate_only)
         return
-    if resource.resource_type == Resource.BROKER_LOGGER:
+    if resource.resource_type == ConfigResourceCode.BROKER_LOGGER:
         _check_loggers(node, resource)
         for each in resource.configs:
             raise Refusal(Code.INVALID_CONFIG, f"there is no logger {each.name!r}")
         return
-    if resource.resource_type != Resource.TOPIC:
+    if resource.resource_type != ConfigResourceCode.TOPIC:
         _checked_broker(node, resource)
         if all(_is_deleted(each) for each in resource.configs):
             return  # none is set while the server runs, so that none is to be deleted
@@ -246,7 +246,7 @@ def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool
     if not validate_only:
         node.store.alter_topic(info.name, wanted)
         return
-    node.store._context.check_writable()
+    node.store.context.check_writable()
     if info.settings.replace(wanted).cleanup_policy != "compact":
         check_not_internal(info.name, "it is compacted always, so its cleanup.policy is not changed")
 
@@ -268,7 +268,7 @@ def _changing(held: KafkaSettings, configs: Any) -> _Changes:
 
 def _is_deleted(config: Any) -> bool:
     """Return whether the operation deletes a setting; those of AlterConfigs have no operation."""
-    return getattr(config, "config_operation", Operation.SET) == Operation.DELETE
+    return getattr(config, "config_operation", AlterConfigOp.SET) == AlterConfigOp.DELETE
 
 
 def _refuse_null(configs: Any) -> None:
@@ -279,11 +279,11 @@ def _refuse_null(configs: Any) -> None:
 
 def _operated(held: KafkaSettings, config: Any) -> str | None:
     """Return the value that a setting gets; None for its default."""
-    if config.config_operation == Operation.SET:
+    if config.config_operation == AlterConfigOp.SET:
         return str(config.value)
-    if config.config_operation == Operation.DELETE:
+    if config.config_operation == AlterConfigOp.DELETE:
         return None
-    if config.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+    if config.config_operation not in (AlterConfigOp.APPEND, AlterConfigOp.SUBTRACT):
         raise Refusal(
             Code.INVALID_REQUEST,
             f"{config.name}: operation {config.config_operation} is none of set (0), delete (1), append (2), "
@@ -303,7 +303,7 @@ def _edited(settings: TopicConfig, config: Any) -> str:
     held, given = (
         [word.strip() for word in text.split(",")] if text else [] for text in (current.value, config.value)
     )
-    if config.config_operation == Operation.APPEND:
+    if config.config_operation == AlterConfigOp.APPEND:
         return ",".join(dict.fromkeys([*held, *given]))
     return ",".join(word for word in held if word not in given)
 

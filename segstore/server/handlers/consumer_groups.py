@@ -12,7 +12,7 @@ from typing import Any
 from segstore.coordinator.group.consumers.group import ConsumerGroupInfo
 from segstore.coordinator.group.consumers.member import JOIN_EPOCH, ConsumerMember
 from segstore.coordinator.group.consumers.membership import ConsumerHeartbeat
-from segstore.coordinator.group.consumers.topics import MayDescribe, Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics, MayDescribe
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.consumer_schema import Assignment
 from segstore.coordinator.shared import shared
@@ -20,10 +20,10 @@ from segstore.errors import InvalidGroupIdError, InvalidRequestError, SegstoreEr
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.authorized import Operation
+from segstore.server.authorized import AclOperation
 from segstore.server.node import Node
 from segstore.server.request import Later, Request
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 from segstore.server.topics import shown
 from segstore.storage.store.store import Store
 
@@ -81,7 +81,7 @@ def _may_describe(node: Node, request: Request) -> MayDescribe | None:
     if node.authorizer is None:
         return None
     principal = request.channel.principal
-    return lambda topic: node.allows(principal, Operation.DESCRIBE, Resource.TOPIC, topic)
+    return lambda topic: node.allows(principal, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
 def _owned(topics: Iterable[Any] | None) -> Assignment | None:
@@ -114,10 +114,10 @@ def _described(store: Store, group: str) -> Any:
     if info is None:
         why = f"There is no consumer group {group!r}."
         return kind(group_id=group, error_code=Code.GROUP_ID_NOT_FOUND, error_message=why)
-    return _group(group, info, Topics(shown(store)))
+    return _group(group, info, AssignableTopics(shown(store)))
 
 
-def _group(group: str, info: ConsumerGroupInfo, topics: Topics) -> Any:
+def _group(group: str, info: ConsumerGroupInfo, topics: AssignableTopics) -> Any:
     return _Described.DescribedGroup(
         group_id=group,
         group_state=info.state.value,
@@ -128,7 +128,7 @@ def _group(group: str, info: ConsumerGroupInfo, topics: Topics) -> Any:
     )
 
 
-def _member(member: ConsumerMember, target: Assignment, topics: Topics) -> Any:
+def _member(member: ConsumerMember, target: Assignment, topics: AssignableTopics) -> Any:
     told = member.subscription
     return _Described.Member(
         member_id=member.member_id,
@@ -145,7 +145,7 @@ def _member(member: ConsumerMember, target: Assignment, topics: Topics) -> Any:
     )
 
 
-def _assignment(assignment: Assignment, topics: Topics) -> Any:
+def _assignment(assignment: Assignment, topics: AssignableTopics) -> Any:
     return _Described.Assignment(
         topic_partitions=[
             _Described.TopicPartitions(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from segstore.server.request import ANSWERED, Received
-from segstore.storage.log.exchange import Exchange
+from segstore.storage.log.exchange import NativeExchange
 
 
-def exchanged(exchange: Exchange, done: bool | None) -> Received | None:
+def exchanged(exchange: NativeExchange, done: bool | None) -> Received | None:
     """Return what `Repeat.receive` returns; `done` is what the log has told."""
     if done is None:
         return None

@@ -12,22 +12,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, Throttle, quotas
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, QuotaThrottle, quotas
 from segstore.errors import SegstoreError
 from segstore.integers import INT64_MAX
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.authorized import Operation
+from segstore.server.authorized import AclOperation
 from segstore.server.fetching.purgatory import Parked, Purgatory, awaited
 from segstore.server.fetching.reading import Look, Terms, look
 from segstore.server.fetching.sessions import (
     IDS_SINCE,
-    Context,
+    FetchContext,
     FetchSessions,
     Incremental,
-    Session,
+    ServedSession,
     Sessionless,
     Wanted,
     key_of,
@@ -36,7 +36,7 @@ from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.primary import primary_of
 from segstore.server.request import LATER, Request
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.partition_log import PartitionLog
 
@@ -56,13 +56,13 @@ def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class _Fetch(NamedTuple):
+class _FetchUnderWay(NamedTuple):
     """A request under way."""
 
     request: Request
-    context: Context
+    context: FetchContext
     terms: Terms
-    throttle: Throttle
+    throttle: QuotaThrottle
 
 
 class Fetches:
@@ -71,7 +71,7 @@ class Fetches:
     def __init__(self, node: Node) -> None:
         self._node, self._most = node, node.config.fetch_max_bytes
         self._logs, self._quotas = node.part(Logs), quotas(node.store)
-        self._throttles: dict[tuple[str, str], Throttle] = {}
+        self._throttles: dict[tuple[str, str], QuotaThrottle] = {}
         slots = node.config.max_incremental_fetch_session_cache_slots
         self.sessions = FetchSessions(slots, _monotonic_ms, random.SystemRandom())
         self.purgatory = Purgatory(node, self._logs)
@@ -87,13 +87,13 @@ class Fetches:
             body = context.throttled()
             body.throttle_time_ms = debt
             return body
-        under_way = _Fetch(request, context, terms, throttle)
+        under_way = _FetchUnderWay(request, context, terms, throttle)
         answer = self._serve(under_way)
         if request.frame is not None:
             self._keep(under_way)
         return answer
 
-    def _keep(self, fetch: _Fetch) -> None:
+    def _keep(self, fetch: _FetchUnderWay) -> None:
         """Have the next requests of a consumer answered without reading them field by field, if they are like
         this one. What has seen that this one is like those before stays.
         """
@@ -109,7 +109,7 @@ class Fetches:
             target = Target(self._logs, self.purgatory, fetch.terms, fetch.throttle, serve)
             fetch.request.channel.repeat = repeated(fetch.request, context.wanted, target)
 
-    def _keep_session(self, fetch: _Fetch, session: Session) -> None:
+    def _keep_session(self, fetch: _FetchUnderWay, session: ServedSession) -> None:
         request, terms, throttle = fetch.request, fetch.terms, fetch.throttle
         repeat = request.channel.repeat
         if throttle.bound is not None:
@@ -121,22 +121,24 @@ class Fetches:
         target = SessionTarget(self._logs, self.purgatory, self.sessions, terms, throttle, serve)
         request.channel.repeat = repeated_in(request, session, target)
 
-    def _serve_late(self, fetch: _Fetch, wanted: Wanted, correlation_id: int) -> None:
+    def _serve_late(self, fetch: _FetchUnderWay, wanted: Wanted, correlation_id: int) -> None:
         """Answer a request like that of `fetch`, which has waited."""
         key = key_of(wanted, fetch.request.version >= IDS_SINCE)
         self._serve_again(fetch, Sessionless({key: wanted}), correlation_id)
 
-    def _serve_late_in(self, fetch: _Fetch, session: Session, epoch: int, correlation_id: int) -> None:
+    def _serve_late_in(
+        self, fetch: _FetchUnderWay, session: ServedSession, epoch: int, correlation_id: int
+    ) -> None:
         """Answer a request like that of `fetch`, which took a session to an epoch, and has waited."""
         self._serve_again(fetch, Incremental(session, epoch), correlation_id)
 
-    def _serve_again(self, fetch: _Fetch, context: Context, correlation_id: int) -> None:
+    def _serve_again(self, fetch: _FetchUnderWay, context: FetchContext, correlation_id: int) -> None:
         request, channel = fetch.request, fetch.request.channel
         answer = partial(channel.answer, request.api, request.version, correlation_id)
         again = fetch._replace(request=replace(request, answer=answer, frame=None), context=context)
         self._later(again, lambda: self._serve(again, False))
 
-    def _serve(self, fetch: _Fetch, may_wait: bool = True) -> Any:
+    def _serve(self, fetch: _FetchUnderWay, may_wait: bool = True) -> Any:
         """Answer a fetch, park it where it may wait, or have a worker read what it needs first."""
         terms = fetch.terms
         may_wait = may_wait and terms.max_wait_ms > 0
@@ -152,7 +154,7 @@ class Fetches:
         self.purgatory.park(parked, awaited(found), seen)
         return LATER
 
-    def _finish(self, fetch: _Fetch, found: Look, seen: int) -> None:
+    def _finish(self, fetch: _FetchUnderWay, found: Look, seen: int) -> None:
         """Answer a fetch that has waited, with what there is: what it `found` where that was nothing, and
         nothing was published since.
         """
@@ -161,7 +163,7 @@ class Fetches:
         else:
             self._later(fetch, lambda: self._serve(fetch, False))
 
-    def _later(self, fetch: _Fetch, serve: Callable[[], Any]) -> None:
+    def _later(self, fetch: _FetchUnderWay, serve: Callable[[], Any]) -> None:
         """Serve a fetch whose handler has returned. What fails unexpectedly ends its connection."""
         try:
             answer = serve()
@@ -171,7 +173,7 @@ class Fetches:
             log.exception("a fetch of %s failed", fetch.request.channel.peer)
             fetch.request.channel.close()
 
-    def _search(self, fetch: _Fetch, unsearched: list[PartitionLog], may_wait: bool) -> Any:
+    def _search(self, fetch: _FetchUnderWay, unsearched: list[PartitionLog], may_wait: bool) -> Any:
         """Read the aborted transactions of logs in a worker thread, then serve the fetch. An error is met
         again, and answered, when the partition is read.
         """
@@ -188,7 +190,7 @@ class Fetches:
 
         return work(self._node, fetch.request, run, done)
 
-    def throttle_of(self, request: Request) -> Throttle:
+    def throttle_of(self, request: Request) -> QuotaThrottle:
         """Return the throttle of a user and client id; the last ones that were asked for are at hand."""
         user, client_id = key = request.channel.principal, request.client_id or ""
         throttle = self._throttles.get(key)
@@ -198,7 +200,7 @@ class Fetches:
             throttle = self._throttles[key] = self._quotas.throttle(CONSUMER_BYTE_RATE, client_id, user)
         return throttle
 
-    def _terms(self, request: Request, throttle: Throttle) -> Terms:
+    def _terms(self, request: Request, throttle: QuotaThrottle) -> Terms:
         """Take less than the client asks for where its quota could not pay for more within its window."""
         body = request.body
         most = max(min(body.max_bytes, self._most), 0)
@@ -229,10 +231,10 @@ class Fetches:
         """
         node, principal = self._node, request.channel.principal
         if replica_id >= 0:
-            return lambda topic: node.allows(principal, Operation.CLUSTER_ACTION, Resource.CLUSTER)
-        return lambda topic: node.allows(principal, Operation.READ, Resource.TOPIC, topic)
+            return lambda topic: node.allows(principal, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        return lambda topic: node.allows(principal, AclOperation.READ, ResourceType.TOPIC, topic)
 
-    def _answer(self, fetch: _Fetch, found: Look) -> Any:
+    def _answer(self, fetch: _FetchUnderWay, found: Look) -> Any:
         """Return the response's body, to which the stretches belong from now on."""
         body, throttle = fetch.context.answer(found.fetched), fetch.throttle
         if body.error_code:

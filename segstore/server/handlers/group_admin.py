@@ -10,7 +10,7 @@ from typing import Any
 
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE
 from segstore.coordinator.group.admin import Groups
-from segstore.coordinator.group.classic.member import GroupInfo, State
+from segstore.coordinator.group.classic.member import ClassicGroupState, GroupInfo
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.shared import shared
 from segstore.errors import GroupNotFoundError, SegstoreError, UnsupportedVersionError
@@ -96,11 +96,11 @@ def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
     if info is not None:
         return _group(group, info)
     if version < _TELLS_MISSING:
-        return kind(group_id=group, group_state=State.DEAD.value)
+        return kind(group_id=group, group_state=ClassicGroupState.DEAD.value)
     why = f"Group {group} not found."
     return kind(
         group_id=group,
-        group_state=State.DEAD.value,
+        group_state=ClassicGroupState.DEAD.value,
         error_code=Code.GROUP_ID_NOT_FOUND,
         error_message=why,
     )
@@ -108,7 +108,7 @@ def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
 
 def _group(group: str, info: GroupInfo) -> Any:
     """Only a stable group tells its protocol, and what its members said for it (ClassicGroup)."""
-    stable = info.state is State.STABLE
+    stable = info.state is ClassicGroupState.STABLE
     members = [
         _Described.DescribedGroupMember(
             member_id=each.member_id,

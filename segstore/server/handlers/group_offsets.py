@@ -127,7 +127,7 @@ _TOP_LEVEL_ERROR, _MANY_GROUPS, _FETCHES_BY_ID = 2, 8, 10
 _ABSENT = OffsetAndMetadata(-1)
 
 
-class _Found(NamedTuple):
+class _GroupOffsets(NamedTuple):
     """The offsets of one group; `code` is of the whole group."""
 
     offsets: dict[TopicPartition, tuple[OffsetAndMetadata, Code]]
@@ -192,7 +192,7 @@ def _tell_ids(store: Store, topics: Iterable[Any]) -> None:
         topic.topic_id = NO_ID if info is None else id_of(info)
 
 
-def _one_group(request: Request, found: _Found) -> Any:
+def _one_group(request: Request, found: _GroupOffsets) -> Any:
     """Version 1 tells an error of the group with each partition."""
     tells = request.version >= _TOP_LEVEL_ERROR
     kinds = _Fetched.OffsetFetchResponseTopic, _Fetched.OffsetFetchResponsePartition
@@ -200,7 +200,7 @@ def _one_group(request: Request, found: _Found) -> Any:
     return _Fetched(topics=topics, error_code=found.code)
 
 
-def _look(store: Store, group: str, topics: Any, require_stable: bool) -> _Found:
+def _look(store: Store, group: str, topics: Any, require_stable: bool) -> _GroupOffsets:
     try:
         kept = shared(store, GroupOffsets)
         # First: a transaction that ends meanwhile has its offsets among the committed ones.
@@ -209,7 +209,7 @@ def _look(store: Store, group: str, topics: Any, require_stable: bool) -> _Found
     except SegstoreError as error:
         return _failed(topics, coordinator_code(error))
     wanted = sorted(committed) if topics is None else _wanted(topics)
-    return _Found(
+    return _GroupOffsets(
         {
             at: (_ABSENT, Code.UNSTABLE_OFFSET_COMMIT)
             if at in pending
@@ -223,11 +223,11 @@ def _wanted(topics: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
 
 
-def _failed(topics: Any, code: Code) -> _Found:
-    return _Found(dict.fromkeys(_wanted(topics or ()), (_ABSENT, code)), code)
+def _failed(topics: Any, code: Code) -> _GroupOffsets:
+    return _GroupOffsets(dict.fromkeys(_wanted(topics or ()), (_ABSENT, code)), code)
 
 
-def _topics(found: _Found, topic_kind: Any, partition_kind: Any) -> list[Any]:
+def _topics(found: _GroupOffsets, topic_kind: Any, partition_kind: Any) -> list[Any]:
     topics: dict[str, Any] = {}
     for (topic, number), (offset, code) in found.offsets.items():
         held = topics.get(topic) or topics.setdefault(topic, topic_kind(name=topic))

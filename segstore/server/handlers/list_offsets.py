@@ -30,7 +30,7 @@ _COMMITTED = 1
 _NOT_AVAILABLE_SINCE = 5
 
 
-class Place(IntEnum):
+class SpecialTimestamp(IntEnum):
     """Numbers in place of a timestamp (Kafka: ListOffsetsRequest)."""
 
     LATEST = -1
@@ -42,16 +42,16 @@ class Place(IntEnum):
 
 
 _SINCE = {
-    Place.LATEST: 1,
-    Place.EARLIEST: 1,
-    Place.MAX_TIMESTAMP: 7,
-    Place.EARLIEST_LOCAL: 8,
-    Place.LATEST_TIERED: 9,
-    Place.EARLIEST_PENDING_UPLOAD: 11,
+    SpecialTimestamp.LATEST: 1,
+    SpecialTimestamp.EARLIEST: 1,
+    SpecialTimestamp.MAX_TIMESTAMP: 7,
+    SpecialTimestamp.EARLIEST_LOCAL: 8,
+    SpecialTimestamp.LATEST_TIERED: 9,
+    SpecialTimestamp.EARLIEST_PENDING_UPLOAD: 11,
 }
 
 
-class Found(NamedTuple):
+class FoundOffset(NamedTuple):
     """An offset with its timestamp and leader epoch; -1 where there is none."""
 
     timestamp: int = -1
@@ -59,7 +59,7 @@ class Found(NamedTuple):
     leader_epoch: int = -1
 
 
-class Asked(NamedTuple):
+class AskedPartition(NamedTuple):
     """One partition, and up to where its client reads the log: None for all of it."""
 
     log: PartitionLog
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
     @property
     def needs_search(self) -> bool:
         """Whether records have to be read."""
-        return self.timestamp >= 0 or self.timestamp == Place.MAX_TIMESTAMP
+        return self.timestamp >= 0 or self.timestamp == SpecialTimestamp.MAX_TIMESTAMP
 
     def bound(self) -> int:
         """Return the offset below which the client reads."""
@@ -77,24 +77,27 @@ class Asked(NamedTuple):
             return self.log.log_end_offset
         return self.log.last_stable_offset if self.committed else self.log.high_watermark
 
-    def find(self) -> Found:
+    def find(self) -> FoundOffset:
         """Return the offset. Raises OffsetNotAvailableError while a new leader does not know the high
         watermark; CorruptRecordError, StorageError, StoreClosedError.
         """
         held = self.log
-        if self.timestamp == Place.LATEST:
+        if self.timestamp == SpecialTimestamp.LATEST:
             self.check_available()
-            return Found(offset=self.bound(), leader_epoch=held.leader_epoch)
-        if self.timestamp in (Place.EARLIEST, Place.EARLIEST_LOCAL):
+            return FoundOffset(offset=self.bound(), leader_epoch=held.leader_epoch)
+        if self.timestamp in (SpecialTimestamp.EARLIEST, SpecialTimestamp.EARLIEST_LOCAL):
             start = held.start_offset
-            return Found(offset=start, leader_epoch=held.epoch_of(start))
-        if self.timestamp in (Place.LATEST_TIERED, Place.EARLIEST_PENDING_UPLOAD):  # nothing is tiered
-            return Found()
-        found = held.max_timestamp() if self.timestamp == Place.MAX_TIMESTAMP else self.at_time()
+            return FoundOffset(offset=start, leader_epoch=held.epoch_of(start))
+        if self.timestamp in (
+            SpecialTimestamp.LATEST_TIERED,
+            SpecialTimestamp.EARLIEST_PENDING_UPLOAD,
+        ):  # nothing is tiered
+            return FoundOffset()
+        found = held.max_timestamp() if self.timestamp == SpecialTimestamp.MAX_TIMESTAMP else self.at_time()
         if found is None or found[1] >= self.bound():
             self.check_available()
-            return Found()
-        return Found(*found, held.epoch_of(found[1]))
+            return FoundOffset()
+        return FoundOffset(*found, held.epoch_of(found[1]))
 
     def at_time(self) -> tuple[int, int] | None:
         """Return timestamp and offset of the first record at the time or later."""
@@ -137,17 +140,19 @@ def list_offsets(node: Node, request: Request) -> Any:
     return _search(node, request, searches, response) if searches else response
 
 
-def _asked(logs: Logs, request: Request, topic: str, each: Any) -> Asked:
+def _asked(logs: Logs, request: Request, topic: str, each: Any) -> AskedPartition:
     version = request.version
     if each.timestamp < 0 and version < _SINCE.get(each.timestamp, 1 << 15):
         raise UnsupportedVersionError(f"version {version} has no timestamp {each.timestamp}")
     held = logs.find(topic, each.partition_index)
     check_leader_epoch(held, each.current_leader_epoch)
     is_consumer = request.body.replica_id == _CONSUMER
-    return Asked(held, each.timestamp, request.body.isolation_level == _COMMITTED if is_consumer else None)
+    return AskedPartition(
+        held, each.timestamp, request.body.isolation_level == _COMMITTED if is_consumer else None
+    )
 
 
-def _answer(version: int, asked: Asked, answer: Any) -> None:
+def _answer(version: int, asked: AskedPartition, answer: Any) -> None:
     found = _guarded(version, answer, asked.find)
     if found is not None:
         answer.timestamp, answer.offset, answer.leader_epoch = found
@@ -165,7 +170,7 @@ def _guarded(version: int, answer: Any, run: Callable[[], Any]) -> Any:
         return None
 
 
-def _search(node: Node, request: Request, searches: list[tuple[Asked, Any]], response: Any) -> Any:
+def _search(node: Node, request: Request, searches: list[tuple[AskedPartition, Any]], response: Any) -> Any:
     def run() -> Any:
         for asked, answer in searches:
             _answer(request.version, asked, answer)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from segstore.coordinator.group.classic.member import Joined, Joining, Ticket
+from segstore.coordinator.group.classic.member import JoinGroupResult, Joining, Ticket
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.shared import shared
 from segstore.errors import InconsistentGroupProtocolError, MemberIdRequiredError
@@ -96,7 +96,7 @@ def _joining(node: Node, request: Request) -> Joining:
     )
 
 
-def _place(joined: Joined, joining: Joining) -> Any:
+def _place(joined: JoinGroupResult, joining: Joining) -> Any:
     members = [
         _Joined.JoinGroupResponseMember(
             member_id=each.member_id,

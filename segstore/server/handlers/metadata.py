@@ -36,7 +36,7 @@ _KNOWN_AT_ONCE = 5_000
 """
 
 
-class _Asked(NamedTuple):
+class _AskedTopic(NamedTuple):
     """One topic that a client asks for, by name or by id."""
 
     name: str | None
@@ -50,10 +50,10 @@ def metadata(node: Node, request: Request) -> Any:
     if not everything and request.version < _IDS_SINCE and _misuses_ids(body.topics):
         return _refused(body.topics)
     if everything:
-        asked = [_Asked(name) for name in topics]
+        asked = [_AskedTopic(name) for name in topics]
         partitions = sum(info.partitions for info in topics.values())
         return _told(node, request, asked, topics, partitions, Leaders(node.store))
-    asked = [_Asked(each.name, each.topic_id) for each in body.topics]
+    asked = [_AskedTopic(each.name, each.topic_id) for each in body.topics]
     missing = _creatable(node, body, asked, topics)
     rows, found = node.part(PartitionRows), _all_found(asked, topics)
     leaders = Leaders(node.store)
@@ -65,7 +65,7 @@ def metadata(node: Node, request: Request) -> Any:
 def _told(
     node: Node,
     request: Request,
-    asked: list[_Asked],
+    asked: list[_AskedTopic],
     topics: Mapping[str, TopicInfo],
     partitions: int,
     leaders: Leaders,
@@ -100,7 +100,7 @@ def _refused(topics: list[Any]) -> Any:
 
 
 def _creatable(
-    node: Node, body: Any, asked: list[_Asked], topics: Mapping[str, TopicInfo]
+    node: Node, body: Any, asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]
 ) -> dict[str, Code]:
     """Return the topics to be created, by name."""
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
@@ -123,19 +123,19 @@ def _name_error(name: str) -> Code:
     return Code.NONE
 
 
-def _found(asked: _Asked, topics: Mapping[str, TopicInfo]) -> TopicInfo | None:
+def _found(asked: _AskedTopic, topics: Mapping[str, TopicInfo]) -> TopicInfo | None:
     """Return the topic that was asked for. An id goes before a name."""
     if asked.topic_id != NO_ID:
         return with_id(topics, asked.topic_id)
     return None if asked.name is None else topics.get(asked.name)
 
 
-def _all_found(asked: list[_Asked], topics: Mapping[str, TopicInfo]) -> list[TopicInfo]:
+def _all_found(asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]) -> list[TopicInfo]:
     return [info for each in asked if (info := _found(each, topics)) is not None]
 
 
 def _prepared(
-    node: Node, request: Request, asked: list[_Asked], missing: dict[str, Code], rows: PartitionRows
+    node: Node, request: Request, asked: list[_AskedTopic], missing: dict[str, Code], rows: PartitionRows
 ) -> Any:
     """Create what is missing, open what is closed, then answer."""
     for name in missing:
@@ -158,7 +158,7 @@ def _created(node: Node, name: str) -> Code:
 def _answer(
     node: Node,
     request: Request,
-    asked: Collection[_Asked],
+    asked: Collection[_AskedTopic],
     topics: Mapping[str, TopicInfo],
     leaders: Leaders,
     rows: PartitionRows,
@@ -190,7 +190,7 @@ def _whole(node: Node, topics: list[Any], operations: int = authorized.NOT_ASKED
     )
 
 
-def _missing(asked: _Asked, failed: Mapping[str, Code]) -> Any:
+def _missing(asked: _AskedTopic, failed: Mapping[str, Code]) -> Any:
     """Return what is told of a topic that is not there."""
     if asked.topic_id != NO_ID:
         return _Response.MetadataResponseTopic(

@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from segstore import errors
-from segstore.coordinator.quotas import PRODUCER_BYTE_RATE, Throttle, quotas
+from segstore.coordinator.quotas import PRODUCER_BYTE_RATE, QuotaThrottle, quotas
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -43,7 +43,7 @@ NO_RECORDS = memoryview(b"")
 _ATTRIBUTES_AT, _PRODUCER_AT, _EPOCH_AT, _HEADER = 22, 43, 51, 61
 
 
-class _Batch(NamedTuple):
+class _PartitionAppend(NamedTuple):
     """A partition's records in a request, and where they go to: a log, or the code that says why not."""
 
     topic: str
@@ -60,7 +60,7 @@ class _Verified(NamedTuple):
     partitions: frozenset[TopicPartition]
     otherwise: Code
 
-    def has(self, batch: _Batch) -> bool:
+    def has(self, batch: _PartitionAppend) -> bool:
         """Return whether a batch's partition is one of them."""
         return bool(self.partitions) and TopicPartition(batch.topic, batch.number) in self.partitions
 
@@ -70,9 +70,9 @@ class _Quotas:
 
     def __init__(self, node: Node) -> None:
         self._quotas = quotas(node.store)
-        self._throttles: dict[tuple[str, str], Throttle] = {}
+        self._throttles: dict[tuple[str, str], QuotaThrottle] = {}
 
-    def throttle(self, request: Request) -> Throttle:
+    def throttle(self, request: Request) -> QuotaThrottle:
         """Return the throttle of a request's user and client id."""
         user, client_id = key = request.channel.principal, request.client_id or ""
         throttle = self._throttles.get(key)
@@ -114,7 +114,7 @@ def produce(node: Node, request: Request) -> Any:
     return work(node, request, lambda: _answered(node, request, topics, delay), done, waits=may_wait)
 
 
-def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]]]) -> None:
+def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_PartitionAppend]]]) -> None:
     """Have the next requests of a producer answered without reading them field by field, if they are like
     this one.
     """
@@ -145,18 +145,18 @@ def _final(answer: Any, request: Request) -> Any:
 # --- what is asked for --------------------------------------------------------------------
 
 
-def _found(logs: Logs, topic: Any, partition: Any, version: int) -> _Batch:
+def _found(logs: Logs, topic: Any, partition: Any, version: int) -> _PartitionAppend:
     """Return a partition's batch, with its log or why there is none."""
     name = topic.name
     if version >= _IDS_SINCE:
         name = logs.name_of(topic.topic_id)
         if name is None:
-            return _Batch("", partition.index, NO_RECORDS, Code.UNKNOWN_TOPIC_ID)
+            return _PartitionAppend("", partition.index, NO_RECORDS, Code.UNKNOWN_TOPIC_ID)
     records = NO_RECORDS if partition.records is None else partition.records
     try:
-        return _Batch(name, partition.index, records, logs.find(name, partition.index))
+        return _PartitionAppend(name, partition.index, records, logs.find(name, partition.index))
     except errors.SegstoreError as error:
-        return _Batch(name, partition.index, records, code_of(error))
+        return _PartitionAppend(name, partition.index, records, code_of(error))
 
 
 def _may_wait(target: PartitionLog | Code, acks: int) -> bool:
@@ -166,7 +166,9 @@ def _may_wait(target: PartitionLog | Code, acks: int) -> bool:
 # --- appends ------------------------------------------------------------------------------
 
 
-def _answered(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]]], delay: int) -> Any:
+def _answered(
+    node: Node, request: Request, topics: list[tuple[Any, list[_PartitionAppend]]], delay: int
+) -> Any:
     """Append all batches; return the answer. `delay` is the throttle time in ms."""
     if request.body.transactional_id is None:
         return _responses(request, topics, delay, _unverified(request.version))
@@ -176,7 +178,7 @@ def _answered(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]
 
 
 def _responses(
-    request: Request, topics: list[tuple[Any, list[_Batch]]], delay: int, verified: _Verified
+    request: Request, topics: list[tuple[Any, list[_PartitionAppend]]], delay: int, verified: _Verified
 ) -> Any:
     responses = [
         _Topic(
@@ -189,7 +191,7 @@ def _responses(
     return _Response(responses=responses, throttle_time_ms=delay)
 
 
-def _appended(batch: _Batch, request: Request, verified: _Verified) -> Any:
+def _appended(batch: _PartitionAppend, request: Request, verified: _Verified) -> Any:
     body, target = request.body, batch.log
     if body.acks not in _ACKS:
         return _refused(batch, Code.INVALID_REQUIRED_ACKS)
@@ -212,7 +214,7 @@ def _appended(batch: _Batch, request: Request, verified: _Verified) -> Any:
         return _failed(batch, verified, error)
 
 
-def _failed(batch: _Batch, verified: _Verified, error: errors.SegstoreError) -> Any:
+def _failed(batch: _PartitionAppend, verified: _Verified, error: errors.SegstoreError) -> Any:
     """Return a partition's part of the answer: an append was refused, or has failed."""
     if isinstance(error, errors.UnverifiedTransactionError):
         return _refused(batch, verified.otherwise)
@@ -237,7 +239,7 @@ def _told(index: int, appended: AppendedBatch) -> Any:
     )
 
 
-def _refused(batch: _Batch, code: Code, message: str | None = None) -> Any:
+def _refused(batch: _PartitionAppend, code: Code, message: str | None = None) -> Any:
     return _Partition(index=batch.number, error_code=code, base_offset=-1, error_message=message)
 
 
@@ -259,7 +261,7 @@ def _unverified(version: int) -> _Verified:
 
 
 @contextmanager
-def _transaction(node: Node, request: Request, batches: list[_Batch]) -> Iterator[_Verified]:
+def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) -> Iterator[_Verified]:
     """Run a block with what the coordinator knows of the request's transaction, which nobody ends meanwhile
     (KIP-890). From version 12 on a request makes its partitions part of the transaction. (Kafka:
     AddPartitionsToTxnManager.TransactionSupportedOperation.)
@@ -286,7 +288,9 @@ def _transaction(node: Node, request: Request, batches: list[_Batch]) -> Iterato
         yield unverified._replace(otherwise=_transaction_code(error, request.version))
 
 
-def _transactional(batches: list[_Batch]) -> tuple[tuple[int, int] | None, frozenset[TopicPartition]]:
+def _transactional(
+    batches: list[_PartitionAppend],
+) -> tuple[tuple[int, int] | None, frozenset[TopicPartition]]:
     """Return producer id and epoch of a request's transactional batches, and their partitions; None where
     there are none, or they are of several producers.
     """
@@ -296,7 +300,7 @@ def _transactional(batches: list[_Batch]) -> tuple[tuple[int, int] | None, froze
     return identity, frozenset(TopicPartition(batch.topic, batch.number) for batch in theirs)
 
 
-def _is_transactional(batch: _Batch) -> bool:
+def _is_transactional(batch: _PartitionAppend) -> bool:
     long_enough = not isinstance(batch.log, Code) and len(batch.records) >= _HEADER
     return long_enough and bool(batch.records[_ATTRIBUTES_AT] & TRANSACTIONAL_FLAG)
 

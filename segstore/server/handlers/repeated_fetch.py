@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from segstore.coordinator.throttle import Throttle
+from segstore.coordinator.throttle import QuotaThrottle
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.protocol.fetch_bytes import INT32, INT64, PartitionAnswer, place_of
@@ -21,7 +21,7 @@ from segstore.server.fetching.reading import Terms
 from segstore.server.fetching.sessions import Wanted
 from segstore.server.logs import Logs
 from segstore.server.request import LATER, SHORT, Later, Received, Request, Response
-from segstore.storage.log.exchange import Alike, Exchange
+from segstore.storage.log.exchange import Alike, NativeExchange
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer.stretch import Stretch
 
@@ -38,7 +38,7 @@ class Target(NamedTuple):
     logs: Logs
     purgatory: Purgatory
     terms: Terms
-    throttle: Throttle
+    throttle: QuotaThrottle
     serve: Callable[[Wanted, int], None]
 
 
@@ -56,7 +56,7 @@ class RepeatedFetch:
         self._before, self._behind = b"", b""
         self._most = max(min(wanted.max_bytes, target.terms.max_bytes), 0)
         self._answer: PartitionAnswer | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: NativeExchange | None = None
         self._is_short = False
         """Whether the last answer that was made here had batches, and few enough for C to copy them."""
         self.is_like = False
@@ -112,7 +112,7 @@ class RepeatedFetch:
                 asked.partition,
                 self._target.terms.committed,
             )
-            self._exchange = Exchange(self._alike(self._answer), self.row.counts)
+            self._exchange = NativeExchange(self._alike(self._answer), self.row.counts)
         return self._answer.of(found, correlation_id)
 
     def _alike(self, answer: PartitionAnswer) -> Alike:

@@ -11,13 +11,13 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from segstore.coordinator.throttle import Throttle
+from segstore.coordinator.throttle import QuotaThrottle
 from segstore.errors import InvalidRequestError, SegstoreError
 from segstore.protocol.codec import structs
 from segstore.protocol.primitives import CORRELATION_ID, read_uvarint, uvarint
 from segstore.server.apis import write_response
 from segstore.server.request import Received, Request, Response
-from segstore.storage.log.exchange import Alike, Exchange
+from segstore.storage.log.exchange import Alike, NativeExchange
 from segstore.storage.store.partition_log import PartitionLog
 
 from .exchanged import exchanged
@@ -41,7 +41,7 @@ class Target(NamedTuple):
     """Where a producer appends to. `refused` gives a partition's part of the answer that tells an error."""
 
     log: PartitionLog
-    throttle: Throttle
+    throttle: QuotaThrottle
     refused: Callable[[SegstoreError], Any]
 
 
@@ -61,7 +61,7 @@ class RepeatedProduce:
         self._target = target
         self._answer: bytes | None = None
         self._told_at = 0
-        self._exchange: Exchange | None = None
+        self._exchange: NativeExchange | None = None
 
     def __call__(self, frame: memoryview) -> Response | None:
         """See `Repeat`."""
@@ -126,7 +126,7 @@ class RepeatedProduce:
         self._told_at = self._answer.index(_TOLD.pack(*_MARKS))
         asked = self._kind + bytes(CORRELATION_ID.stop - CORRELATION_ID.start) + self._rest
         alike = Alike(asked, self._answer, self._told_at, 3, self._is_flexible)
-        self._exchange = Exchange(alike, self.row.counts)
+        self._exchange = NativeExchange(alike, self.row.counts)
 
     def _refused(self, frame: memoryview, part: Any) -> Response:
         self.row.add_error(part.error_code)

@@ -16,7 +16,7 @@ from segstore.protocol.fetch_bytes import INT32, INT64, EmptyAnswer, PartitionAn
 from segstore.protocol.primitives import CORRELATION_ID
 from segstore.server.fetching.purgatory import Awaited, Parked
 from segstore.server.fetching.reading import Terms
-from segstore.server.fetching.sessions import IDS_SINCE, Session, Wanted
+from segstore.server.fetching.sessions import IDS_SINCE, ServedSession, Wanted
 from segstore.server.logs import Logs
 from segstore.server.request import LATER, Later, Receive, Request, Response
 from segstore.storage.store.partition_log import PartitionLog
@@ -52,7 +52,7 @@ class RepeatedSessionFetch:
     whether it was answered here or not.
     """
 
-    def __init__(self, request: Request, session: Session, target: SessionTarget) -> None:
+    def __init__(self, request: Request, session: ServedSession, target: SessionTarget) -> None:
         self._request, self._session, self._target = request, session, target
         self.row = request.channel.row(request.api)
         self._before = b""  # the bytes between correlation id and epoch
@@ -74,7 +74,7 @@ class RepeatedSessionFetch:
 
     # --- what is like earlier requests ----------------------------------------------------
 
-    def goes_on(self, request: Request, session: Session, terms: Terms) -> bool:
+    def goes_on(self, request: Request, session: ServedSession, terms: Terms) -> bool:
         """Return whether a request, which has come to its handler, is of the same kind and session."""
         assert request.frame is not None
         before = request.frame[CORRELATION_ID.stop : self._epoch_at]
@@ -387,7 +387,9 @@ def _changed(found: _Found) -> list[tuple[Wanted, Stretch]] | None:
     return changed
 
 
-def repeated_in(request: Request, session: Session, target: SessionTarget) -> RepeatedSessionFetch | None:
+def repeated_in(
+    request: Request, session: ServedSession, target: SessionTarget
+) -> RepeatedSessionFetch | None:
     """Return what answers the next requests of a session; None where they are the handler's."""
     repeat = RepeatedSessionFetch(request, session, target)
     return repeat if repeat.learn(request) else None

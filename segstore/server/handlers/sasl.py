@@ -19,7 +19,7 @@ from segstore.server.node import Node
 from segstore.server.notices import Notices, shown
 from segstore.server.request import LATER, Later, Request
 from segstore.server.security.failure import AuthenticationError
-from segstore.server.security.sasl import SaslSession, State
+from segstore.server.security.sasl import SaslSession, SaslState
 
 from .working import work
 
@@ -39,7 +39,7 @@ def sasl_handshake(node: Node, request: Request) -> Any:
         answer.error_code = Code.UNSUPPORTED_VERSION
     else:
         answer.error_code = session.begin(request.body.mechanism)
-    if session.state is State.FAILED:
+    if session.state is SaslState.FAILED:
         _tell(node, request, "its SASL handshake is not served", request.body.mechanism, "")
         return _fail(node, request, session, answer)
     return answer
@@ -48,7 +48,7 @@ def sasl_handshake(node: Node, request: Request) -> Any:
 def sasl_authenticate(node: Node, request: Request) -> Any:
     """Judge a token of the exchange."""
     session = request.channel.sasl
-    if session is None or session.state is not State.TOKENS:
+    if session is None or session.state is not SaslState.TOKENS:
         return _Authenticated(
             error_code=Code.ILLEGAL_SASL_STATE,
             error_message="SaslAuthenticate request received after successful authentication",

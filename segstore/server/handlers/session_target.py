@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from segstore.coordinator.throttle import Throttle
+from segstore.coordinator.throttle import QuotaThrottle
 from segstore.server.fetching.purgatory import Purgatory
 from segstore.server.fetching.reading import Terms
 from segstore.server.fetching.sessions import FetchSessions, Key, Wanted
@@ -23,7 +23,7 @@ class SessionTarget(NamedTuple):
     purgatory: Purgatory
     sessions: FetchSessions
     terms: Terms
-    throttle: Throttle
+    throttle: QuotaThrottle
     serve: Callable[[int, int], None]
 
 

@@ -19,7 +19,7 @@ from segstore.server.node import Node
 from segstore.server.request import Request
 
 from .share_fetches import ShareFetches, with_share_fetches
-from .share_requests import ShareTopics, Told, asked_of, has_share_groups, is_unnamed, judged
+from .share_requests import PartOutcome, ShareTopics, asked_of, has_share_groups, is_unnamed, judged
 from .working import fail, work
 
 _Response = structs("ShareAcknowledgeResponse")
@@ -47,7 +47,7 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
     if not (found.good or is_last):
         return _answer(fetches, request, found.refused)
 
-    def run() -> dict[WirePartition, Told]:
+    def run() -> dict[WirePartition, PartOutcome]:
         told = {**found.refused, **fetches.acknowledge(session, found.good)}
         if is_last:
             fetches.release(session)
@@ -56,7 +56,7 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
     if not (is_last or fetches.may_wait(session, found.good)):
         return _answer(fetches, request, run())
 
-    def done(told: dict[WirePartition, Told] | BaseException) -> None:
+    def done(told: dict[WirePartition, PartOutcome] | BaseException) -> None:
         if isinstance(told, BaseException):
             fail(request, told)
         else:
@@ -65,7 +65,7 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
     return work(fetches.node, request, run, done, waits=True)
 
 
-def _answer(fetches: ShareFetches, request: Request, told: Mapping[WirePartition, Told]) -> Any:
+def _answer(fetches: ShareFetches, request: Request, told: Mapping[WirePartition, PartOutcome]) -> Any:
     answer = _Response(acquisition_lock_timeout_ms=fetches.coordinator.lock_timeout_ms(request.body.group_id))
     for key, each in told.items():
         if not answer.responses or answer.responses[-1].topic_id != key[0]:
@@ -78,7 +78,7 @@ def _answer(fetches: ShareFetches, request: Request, told: Mapping[WirePartition
     return answer
 
 
-def _row(topics: ShareTopics, key: WirePartition, told: Told) -> Any:
+def _row(topics: ShareTopics, key: WirePartition, told: PartOutcome) -> Any:
     leader_id, epoch = topics.leader(key, told)
     return _Response.PartitionData(
         partition_index=key[1],

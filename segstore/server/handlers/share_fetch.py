@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from segstore.coordinator.share.core.sessions import FINAL, SharedResult
 from segstore.coordinator.share.core.values import AckBatch, AcquireMode
-from segstore.coordinator.share.share import AcquireTerms, Acquisition
+from segstore.coordinator.share.share import AcquiredPartition, AcquireTerms
 from segstore.errors import OffsetNotAvailableError, SegstoreError, ShareSessionLimitReachedError
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, code_of
 from segstore.server.apis import Api
-from segstore.server.fetching.share_purgatory import Glance, ParkedShareFetch
+from segstore.server.fetching.share_purgatory import AcquirableState, ParkedShareFetch
 from segstore.server.fetching.share_sessions import WirePartition, WireSession
 from segstore.server.node import Node
 from segstore.server.request import LATER, Request
@@ -30,8 +30,8 @@ from segstore.server.request import LATER, Request
 from .share_fetches import ShareFetches, with_share_fetches
 from .share_requests import (
     GOOD,
+    PartOutcome,
     ShareAsked,
-    Told,
     asked_of,
     has_share_groups,
     is_unnamed,
@@ -57,8 +57,8 @@ Acknowledgements = Mapping[WirePartition, Sequence[AckBatch]]
 class _Work(NamedTuple):
     """What a round has done: how acknowledgements went, and what was acquired."""
 
-    acknowledged: Mapping[WirePartition, Told]
-    acquisitions: Sequence[Acquisition]
+    acknowledged: Mapping[WirePartition, PartOutcome]
+    acquisitions: Sequence[AcquiredPartition]
 
 
 class _ShareFetch:
@@ -70,8 +70,8 @@ class _ShareFetch:
         self._next_epoch, self._is_last = session.next_epoch, body.share_session_epoch == FINAL
         self._until = time.monotonic() + max(body.max_wait_ms, 0) / 1000
         self._throttle, self._throttle_ms = fetches.throttle_of(request), 0
-        self._acknowledged: dict[WirePartition, Told] = {}
-        self._refused: dict[WirePartition, Told] = {}
+        self._acknowledged: dict[WirePartition, PartOutcome] = {}
+        self._refused: dict[WirePartition, PartOutcome] = {}
         self._topics: dict[WirePartition, str] = {}
 
     def begin(self, asked: ShareAsked) -> Any:
@@ -133,7 +133,7 @@ class _ShareFetch:
     def _stale(self) -> Any:
         return _Response(error_code=Code.INVALID_SHARE_SESSION_EPOCH, error_message=_STALE)
 
-    def _glance(self) -> Glance:
+    def _glance(self) -> AcquirableState:
         places = [(topic, key[1]) for key, topic in self._topics.items()]
         return self._fetches.waits.glance(self._session.group, places)
 
@@ -148,7 +148,7 @@ class _ShareFetch:
             return ()
         in_turn = self._session.in_turn(body.share_session_epoch)
         for key, each in self._fetches.topics.found(self._request, in_turn).items():
-            if isinstance(each, Told):
+            if isinstance(each, PartOutcome):
                 self._refused[key] = each
             else:
                 self._topics[key] = each
@@ -174,18 +174,18 @@ class _ShareFetch:
         try:
             return _Work(told, fetches.coordinator.acquire(session.group, session.member, places, terms))
         except SegstoreError as error:  # of the store: acknowledgements are answered all the same
-            return _Work(told, [Acquisition(*each, error) for each in places])
+            return _Work(told, [AcquiredPartition(*each, error) for each in places])
 
     # --- behind a round ------------------------------------------------------------------------
 
-    def _worked(self, done: _Work, glance: Glance, may_wait: bool) -> Any:
+    def _worked(self, done: _Work, glance: AcquirableState, may_wait: bool) -> Any:
         """Answer with what was acquired, or wait for more."""
         self._acknowledged.update(done.acknowledged)
         if not self._is_current:
             self._cancel(done.acquisitions)
             return self._stale()
         by_text = {text_of(key): key for key in self._topics}
-        got: dict[WirePartition, Acquisition] = {}
+        got: dict[WirePartition, AcquiredPartition] = {}
         for each in done.acquisitions:
             key = by_text[each.topic_id, each.partition]
             if each.error is None:
@@ -197,13 +197,13 @@ class _ShareFetch:
         self._cancel(list(got.values()))
         return self._park(glance, bool(got))
 
-    def _is_done(self, got: Mapping[WirePartition, Acquisition]) -> bool:
+    def _is_done(self, got: Mapping[WirePartition, AcquiredPartition]) -> bool:
         """Return whether there is no reason to wait: enough was acquired, or nothing can be."""
         can_wait = any(key not in self._refused for key in self._topics)
         size = sum(len(each.stretch) for each in got.values() if each.stretch is not None)
         return not can_wait or bool(got and size >= self._body.min_bytes)
 
-    def _park(self, glance: Glance, is_sated: bool) -> Any:
+    def _park(self, glance: AcquirableState, is_sated: bool) -> Any:
         """Wait for news, unless there was some since a glance."""
         left = int((self._until - time.monotonic()) * 1000)
         if left <= 0 or self._glance().differs(glance, is_sated):
@@ -227,7 +227,7 @@ class _ShareFetch:
         except Exception as error:
             fail(self._request, error)
 
-    def _cancel(self, acquisitions: Sequence[Acquisition]) -> None:
+    def _cancel(self, acquisitions: Sequence[AcquiredPartition]) -> None:
         """Take back what was acquired for an answer that is not given (Q94)."""
         for each in acquisitions:
             if each.stretch is not None:
@@ -237,7 +237,7 @@ class _ShareFetch:
 
     # --- the answer ----------------------------------------------------------------------------
 
-    def _answer(self, got: Mapping[WirePartition, Acquisition]) -> Any:
+    def _answer(self, got: Mapping[WirePartition, AcquiredPartition]) -> Any:
         """Return the response's body, to which the stretches belong from now on."""
         answer = _Response(
             acquisition_lock_timeout_ms=self._fetches.coordinator.lock_timeout_ms(self._session.group),
@@ -262,10 +262,10 @@ class _ShareFetch:
         fetched = () if self._is_last else self._session.in_turn(0)
         return list(dict.fromkeys([*fetched, *self._acknowledged]))
 
-    def _result(self, key: WirePartition, got: Mapping[WirePartition, Acquisition]) -> SharedResult:
+    def _result(self, key: WirePartition, got: Mapping[WirePartition, AcquiredPartition]) -> SharedResult:
         return SharedResult(key in got, key in self._refused, key in self._acknowledged)
 
-    def _row(self, key: WirePartition, got: Acquisition | None) -> Any:
+    def _row(self, key: WirePartition, got: AcquiredPartition | None) -> Any:
         told, acknowledged = self._refused.get(key, GOOD), self._acknowledged.get(key, GOOD)
         leader = self._fetches.topics.leader(key, told if told.code else acknowledged)
         row = _Row(

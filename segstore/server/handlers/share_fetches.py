@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from segstore.coordinator.group_settings import group_settings
-from segstore.coordinator.quotas import Throttle
+from segstore.coordinator.quotas import QuotaThrottle
 from segstore.coordinator.share.core.values import AckBatch
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.shared import existing, shared
@@ -30,7 +30,7 @@ from segstore.server.request import LATER, Request
 
 from .coordinating import coordinator_code
 from .fetch import Fetches
-from .share_requests import ShareTopics, Told, text_of, told_of
+from .share_requests import PartOutcome, ShareTopics, text_of, told_of
 from .working import fail, work
 
 log = Logger("segstore")
@@ -45,7 +45,7 @@ class ShareFetches:
         self.node, self.topics = node, ShareTopics(node)
         self.coordinator = shared(node.store, ShareCoordinator)
         self._fetches = node.part(Fetches)
-        most = node.store._writer().config.group_share_max_share_sessions
+        most = node.store.writer().config.group_share_max_share_sessions
         self.sessions = WireSessions(most, self._ended)
         self.waits = ShareWaits(node.loop, self._fetches.purgatory, node.part(Logs))
         self._rates = ShareRates()
@@ -72,11 +72,11 @@ class ShareFetches:
             "SharePartitionsCount": self.sessions.partitions,
         }
 
-    def throttle_of(self, request: Request) -> Throttle:
+    def throttle_of(self, request: Request) -> QuotaThrottle:
         """Return the throttle of a client's fetches."""
         return self._fetches.throttle_of(request)
 
-    def most_bytes(self, asked: int, throttle: Throttle) -> int:
+    def most_bytes(self, asked: int, throttle: QuotaThrottle) -> int:
         """Return how many bytes an answer may have."""
         most = max(min(asked, self.node.config.fetch_max_bytes), 0)
         return most if throttle.bound is None else min(most, throttle.most_at_once)
@@ -94,7 +94,7 @@ class ShareFetches:
 
     def acknowledge(
         self, session: WireSession, batches: Mapping[WirePartition, Sequence[AckBatch]]
-    ) -> dict[WirePartition, Told]:
+    ) -> dict[WirePartition, PartOutcome]:
         """Acknowledge records of partitions; return how that went."""
         if not batches:
             return {}
@@ -184,12 +184,12 @@ class ShareFetches:
         self.waits.close()
 
 
-def _told(error: SegstoreError | None, was_granted: bool) -> Told:
+def _told(error: SegstoreError | None, was_granted: bool) -> PartOutcome:
     """Return how an acknowledgement went. A share partition that is missing in memory, though the session has
     records of it, has begun anew since.
     """
     if was_granted and isinstance(error, UnknownTopicOrPartitionError):
-        return Told(Code.NOT_LEADER_OR_FOLLOWER, str(error))
+        return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     return told_of(error)
 
 

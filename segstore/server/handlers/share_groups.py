@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group.share.group import ShareGroupInfo
 from segstore.coordinator.group.share.member import ShareHeartbeat, ShareMember
@@ -84,10 +84,10 @@ def _described(store: Store, group: str) -> Any:
         return _failed(group, coordinator_code(error), str(error))
     if info is None:
         return _failed(group, Code.GROUP_ID_NOT_FOUND, f"Group {group} not found.")
-    return _group(group, info, Topics(shown(store)))
+    return _group(group, info, AssignableTopics(shown(store)))
 
 
-def _group(group: str, info: ShareGroupInfo, topics: Topics) -> Any:
+def _group(group: str, info: ShareGroupInfo, topics: AssignableTopics) -> Any:
     return _Described.DescribedGroup(
         group_id=group,
         group_state=info.state.value,
@@ -98,7 +98,7 @@ def _group(group: str, info: ShareGroupInfo, topics: Topics) -> Any:
     )
 
 
-def _member(member: ShareMember, topics: Topics) -> Any:
+def _member(member: ShareMember, topics: AssignableTopics) -> Any:
     told = member.subscription
     return _Described.Member(
         member_id=member.member_id,
@@ -111,7 +111,7 @@ def _member(member: ShareMember, topics: Topics) -> Any:
     )
 
 
-def _assignment(assignment: Assignment, topics: Topics) -> Any:
+def _assignment(assignment: Assignment, topics: AssignableTopics) -> Any:
     return _Described.Assignment(
         topic_partitions=[
             _Described.TopicPartitions(

@@ -24,12 +24,12 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.protocol.error_codes import Code, code_of
-from segstore.server.authorized import Operation
+from segstore.server.authorized import AclOperation
 from segstore.server.fetching.share_sessions import WirePartition
 from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.request import Request
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 
 log = Logger("segstore")
 
@@ -43,17 +43,17 @@ _FENCED = (FencedStateEpochError, FencedLeaderEpochError, StoreClosedError)
 _NOBODY = -1, -1
 
 
-class Told(NamedTuple):
+class PartOutcome(NamedTuple):
     """How a part of a request went: the code, and a message if it failed."""
 
     code: Code = Code.NONE
     message: str | None = None
 
 
-GOOD = Told()
-_UNKNOWN_TOPIC_ID = Told(Code.UNKNOWN_TOPIC_ID, "This server has no topic with this id.")
-_GONE = Told(Code.UNKNOWN_TOPIC_OR_PARTITION, "This topic has no such partition.")
-_DENIED = Told(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+GOOD = PartOutcome()
+_UNKNOWN_TOPIC_ID = PartOutcome(Code.UNKNOWN_TOPIC_ID, "This server has no topic with this id.")
+_GONE = PartOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "This topic has no such partition.")
+_DENIED = PartOutcome(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
 
 
 class ShareAsked(NamedTuple):
@@ -107,7 +107,7 @@ class JudgedAcknowledgements(NamedTuple):
     """Acknowledgements by partition: those that can be taken, and why others can't be."""
 
     good: dict[WirePartition, list[AckBatch]]
-    refused: dict[WirePartition, Told]
+    refused: dict[WirePartition, PartOutcome]
 
 
 def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAcknowledgements:
@@ -116,10 +116,10 @@ def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAc
     named = topics.found(request, asked.acknowledged)
     for key, batches in asked.acknowledged.items():
         topic = named[key]
-        if isinstance(topic, Told):
+        if isinstance(topic, PartOutcome):
             found.refused[key] = topic
         elif (why := fault(batches, renews(request))) is not None:
-            found.refused[key] = Told(Code.INVALID_REQUEST, why)
+            found.refused[key] = PartOutcome(Code.INVALID_REQUEST, why)
         else:
             found.good[key] = batches
     return found
@@ -136,12 +136,14 @@ class ShareTopics:
     def __init__(self, node: Node) -> None:
         self._node, self._logs = node, node.part(Logs)
 
-    def found(self, request: Request, keys: Iterable[WirePartition]) -> dict[WirePartition, Told | str]:
+    def found(
+        self, request: Request, keys: Iterable[WirePartition]
+    ) -> dict[WirePartition, PartOutcome | str]:
         """Return the topic's name of each partition, or why the client can't have it."""
         may_read = self._reader(request)
         return {key: self._found(key, may_read) for key in keys}
 
-    def _found(self, key: WirePartition, may_read: Callable[[str], bool]) -> Told | str:
+    def _found(self, key: WirePartition, may_read: Callable[[str], bool]) -> PartOutcome | str:
         name = self._logs.name_of(key[0])
         if name is None:
             return _UNKNOWN_TOPIC_ID
@@ -155,7 +157,7 @@ class ShareTopics:
             return told_of(error)
         return name
 
-    def leader(self, key: WirePartition, told: Told) -> tuple[int, int]:
+    def leader(self, key: WirePartition, told: PartOutcome) -> tuple[int, int]:
         """Return the id and the epoch of a partition's leader, for a client that has met another one; -1, -1
         for all others.
         """
@@ -170,7 +172,7 @@ class ShareTopics:
 
     def _reader(self, request: Request) -> Callable[[str], bool]:
         node, principal = self._node, request.channel.principal
-        return lambda topic: node.allows(principal, Operation.READ, Resource.TOPIC, topic)
+        return lambda topic: node.allows(principal, AclOperation.READ, ResourceType.TOPIC, topic)
 
 
 def text_of(key: WirePartition) -> tuple[str, int]:
@@ -178,15 +180,15 @@ def text_of(key: WirePartition) -> tuple[str, int]:
     return names.topic_id_of(key[0]), key[1]
 
 
-def told_of(error: SegstoreError | None) -> Told:
+def told_of(error: SegstoreError | None) -> PartOutcome:
     """Return what a client is told of an error of a share partition: whoever was fenced looks for the leader
     anew, and asks again.
     """
     if error is None:
         return GOOD
     if isinstance(error, _FENCED):
-        return Told(Code.NOT_LEADER_OR_FOLLOWER, str(error))
+        return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     code = code_of(error)
     if code is Code.UNKNOWN_SERVER_ERROR and not isinstance(error, IllegalStateError):  # not initialised
         log.error("a share partition failed: %s: %s", type(error).__name__, error)
-    return Told(code, str(error))
+    return PartOutcome(code, str(error))

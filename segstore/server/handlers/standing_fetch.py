@@ -16,9 +16,9 @@ from segstore._native import ffi, lib
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.protocol.fetch_bytes import PartitionAnswer
-from segstore.server.fetching.sessions import Session, Wanted
+from segstore.server.fetching.sessions import ServedSession, Wanted
 from segstore.server.request import LATER, SHORT, Channel, Received
-from segstore.storage.log.exchange import Alike, Exchange
+from segstore.storage.log.exchange import Alike, NativeExchange
 
 from .session_target import Named, SessionTarget
 
@@ -56,7 +56,7 @@ class Spot:
         self.written: LogView | None = None
         self._segment: Segment | None = None
         self._handle: Callable[[], Handle | None] = lambda: None
-        self._exchange: Exchange | None = None
+        self._exchange: NativeExchange | None = None
 
     def agrees(self) -> bool:
         """Return whether the standby knows the leader epoch, and all of its log was written under it."""
@@ -89,7 +89,7 @@ class Spot:
             self._segment, self._handle = segment, ref(handle)
         return handle
 
-    def exchange(self, version: int, session_id: int, most: int) -> Exchange:
+    def exchange(self, version: int, session_id: int, most: int) -> NativeExchange:
         """Return what the answers with records of this partition have in common."""
         if self._exchange is None:
             topic, wanted = self.key[0], self.wanted
@@ -97,21 +97,21 @@ class Spot:
                 version, topic, wanted.topic_id, wanted.partition, committed=False, session_id=session_id
             )
             before, behind, told_at, n_told, is_flexible = answer.parts
-            self._exchange = Exchange(
+            self._exchange = NativeExchange(
                 Alike(b"", before, told_at, n_told, is_flexible, behind, most=most, longest=SHORT)
             )
         return self._exchange
 
 
 class StandingFetch:
-    """Implements `segstore.server.fetching.purgatory.Standing`. `finish` answers a fetch the usual way, from
-    the epoch to which it took the session, and its correlation id.
+    """Implements `segstore.server.fetching.purgatory.DelayedStandbyFetch`. `finish` answers a fetch the usual
+    way, from the epoch to which it took the session, and its correlation id.
     """
 
     def __init__(
         self,
         channel: Channel,
-        session: Session,
+        session: ServedSession,
         named: Named,
         place: Place,
         spots: list[Spot],
@@ -120,7 +120,7 @@ class StandingFetch:
     ) -> None:
         self._channel, self._session, self._named, self._spots = channel, session, named, spots
         self._target, self._finish = target, finish
-        self._asked = Exchange(
+        self._asked = NativeExchange(
             Alike(place.frame, b"", 0, 0, False, offset_at=place.offset_at, epoch_at=place.epoch_at)
         )
         self._room = ffi.new("uint8_t[]", _ROOM)

@@ -13,7 +13,7 @@ from typing import Any
 from segstore.coordinator.linear_pattern import LinearPattern
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
-from segstore.coordinator.transaction.metadata import State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import TransactionMetadata, TransactionState
 from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, code_of
@@ -29,7 +29,7 @@ _Described = structs("DescribeTransactionsResponse")
 _Listed = structs("ListTransactionsResponse")
 _Producers = structs("DescribeProducersResponse")
 
-_NAMES = {state: "".join(part.capitalize() for part in state.name.split("_")) for state in State}
+_NAMES = {state: "".join(part.capitalize() for part in state.name.split("_")) for state in TransactionState}
 """Kafka's names, as PrepareCommit."""
 
 
@@ -61,7 +61,7 @@ def _unknown(name: str, code: Code) -> Any:
 def _described(name: str, held: TransactionMetadata | None) -> Any:
     if not name:
         return _unknown(name, Code.INVALID_REQUEST)
-    if held is None or held.state is State.DEAD:
+    if held is None or held.state is TransactionState.DEAD:
         return _unknown(name, Code.TRANSACTIONAL_ID_NOT_FOUND)
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(held.partitions):
@@ -97,7 +97,7 @@ def list_transactions(node: Node, request: Request) -> Later:
                 transactional_id=name, producer_id=held.producer_id, transaction_state=_NAMES[held.state]
             )
             for name, held in sorted(_known(store).items())
-            if _passes(held, body, store._context.clock()) and pattern.matches(name)
+            if _passes(held, body, store.context.clock()) and pattern.matches(name)
         ]
         return _Listed(transaction_states=states, unknown_state_filters=unknown)
 
@@ -108,7 +108,7 @@ def _passes(held: TransactionMetadata, body: Any, now_ms: int) -> bool:
     """As TransactionStateManager.listTransactionStates: an id that has no transaction open has a start of -1,
     and passes a filter of the duration.
     """
-    if held.state is State.DEAD:
+    if held.state is TransactionState.DEAD:
         return False
     if body.state_filters and _NAMES[held.state] not in body.state_filters:
         return False

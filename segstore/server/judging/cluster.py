@@ -6,13 +6,13 @@ from typing import Any
 
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
-from segstore.server.authorized import NOT_ASKED, Operation
+from segstore.server.authorized import NOT_ASKED, AclOperation
 from segstore.server.request import Request
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 
 from .judge import DENIED, Caller, Judge, Verdict, free, whole
 
-_O, _CLUSTER = Operation, Resource.CLUSTER
+_O, _CLUSTER = AclOperation, ResourceType.CLUSTER
 _MESSAGE = "Cluster authorization failed."
 
 

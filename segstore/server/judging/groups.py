@@ -7,9 +7,9 @@ from typing import Any
 
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.authorized import NOT_ASKED, Operation
+from segstore.server.authorized import NOT_ASKED, AclOperation
 from segstore.server.request import Request
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 
 from .judge import (
     DENIED,
@@ -29,10 +29,10 @@ from .judge import (
     whole,
 )
 
-_O, _GROUP, _TOPIC = Operation, Resource.GROUP, Resource.TOPIC
+_O, _GROUP, _TOPIC = AclOperation, ResourceType.GROUP, ResourceType.TOPIC
 _member = whole(_O.READ, _GROUP, of("group_id"))
 _MANY_GROUPS, _FETCHES_BY_ID = 8, 10
-_KEYS = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID}
+_KEYS = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 """What the keys of FindCoordinator are by their types."""
 _SHARE = 2
 """The type of share partitions, whose coordinator brokers look for."""
@@ -43,7 +43,7 @@ _TOPICS_DENIED = "The group has described topic(s) that the client is not author
 def _find_coordinator(caller: Caller, request: Request) -> Verdict:
     body, resource = request.body, _KEYS.get(request.body.key_type)
     if body.key_type == _SHARE:
-        return whole(_O.CLUSTER_ACTION, Resource.CLUSTER)(caller, request)
+        return whole(_O.CLUSTER_ACTION, ResourceType.CLUSTER)(caller, request)
     if resource is None:  # the handler refuses it
         return None
     if request.version < _BATCHED:
@@ -68,7 +68,7 @@ def _describe_groups(caller: Caller, request: Request) -> Verdict:
 
 def _list_groups(caller: Caller, _request: Request) -> Verdict:
     """Who may describe the cluster sees all groups."""
-    if caller.may(_O.DESCRIBE, Resource.CLUSTER):
+    if caller.may(_O.DESCRIBE, ResourceType.CLUSTER):
         return None
 
     def mend(answer: Any) -> Any:

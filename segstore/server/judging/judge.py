@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 
 from segstore.protocol.codec import Struct
 from segstore.protocol.error_codes import Code
-from segstore.server.authorized import Operation
+from segstore.server.authorized import AclOperation
 from segstore.server.error_answers import error_answer
 from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.request import Request
-from segstore.server.security.allow_list import CLUSTER_NAME, Resource
+from segstore.server.security.allow_list import CLUSTER_NAME, ResourceType
 from segstore.server.security.authorizer import Authorizer
 
 DENIED = {
-    Resource.TOPIC: Code.TOPIC_AUTHORIZATION_FAILED,
-    Resource.GROUP: Code.GROUP_AUTHORIZATION_FAILED,
-    Resource.CLUSTER: Code.CLUSTER_AUTHORIZATION_FAILED,
-    Resource.TRANSACTIONAL_ID: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.TOPIC: Code.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: Code.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: Code.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 MESSAGES = {
@@ -48,11 +48,11 @@ class Caller(NamedTuple):
     authorizer: Authorizer
     principal: str
 
-    def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
+    def may(self, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME) -> bool:
         """Return whether the caller may do something with a resource."""
         return self.authorizer.allows(self.principal, operation, resource, name)
 
-    def operations(self, resource: Resource, name: str = CLUSTER_NAME) -> int:
+    def operations(self, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
         """Return all that the caller may do with a resource, as bits."""
         return self.authorizer.operations(self.principal, resource, name)
 
@@ -74,7 +74,7 @@ def free(_caller: Caller, _request: Request) -> Verdict:
 
 
 def whole(
-    operation: Operation, resource: Resource, name: Callable[[Any], str] = lambda body: CLUSTER_NAME
+    operation: AclOperation, resource: ResourceType, name: Callable[[Any], str] = lambda body: CLUSTER_NAME
 ) -> Judge:
     """Return the judge of requests that are about one resource, whose name is in the request's body."""
 
@@ -87,7 +87,7 @@ def whole(
 
 
 def parts(
-    operation: Operation, resource: Resource, asked: str, told: str, name: Name
+    operation: AclOperation, resource: ResourceType, asked: str, told: str, name: Name
 ) -> Callable[[Caller, Request], Mend | None]:
     """Return the judge of requests with a list of resources, the field `asked`: those that are denied get an
     error in the field `told` of the answer. `name` gives the name of an element's resource; None leaves it to

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from segstore.server.apis import Api
-from segstore.server.authorized import Operation
+from segstore.server.authorized import AclOperation
 from segstore.server.request import Request
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 
 from .judge import DENIED, Caller, Judge, Verdict, by_id, denial, free, named, parts
 
-_O, _TOPIC, _TRANSACTION = Operation, Resource.TOPIC, Resource.TRANSACTIONAL_ID
+_O, _TOPIC, _TRANSACTION = AclOperation, ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 _IDS_SINCE = 13
 _NO_OFFSET = -1
 
@@ -58,11 +58,11 @@ def _init_producer_id(caller: Caller, request: Request) -> Verdict:
             return None
         answer: Any = denial(request, DENIED[_TRANSACTION])
     else:
-        if caller.may(_O.IDEMPOTENT_WRITE, Resource.CLUSTER) or caller.authorizer.allows_any(
+        if caller.may(_O.IDEMPOTENT_WRITE, ResourceType.CLUSTER) or caller.authorizer.allows_any(
             caller.principal, _O.WRITE, _TOPIC
         ):
             return None
-        answer = denial(request, DENIED[Resource.CLUSTER])
+        answer = denial(request, DENIED[ResourceType.CLUSTER])
     answer.producer_id = answer.producer_epoch = -1
     return answer
 

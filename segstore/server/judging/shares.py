@@ -6,16 +6,16 @@ from typing import Any
 
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
-from segstore.server.authorized import Operation
+from segstore.server.authorized import AclOperation
 from segstore.server.request import Request
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 
 from .judge import DENIED, MESSAGES, Caller, Judge, Verdict, both, named, part, parts, whole
 
-_O, _GROUP, _TOPIC, _CLUSTER = Operation, Resource.GROUP, Resource.TOPIC, Resource.CLUSTER
+_O, _GROUP, _TOPIC, _CLUSTER = AclOperation, ResourceType.GROUP, ResourceType.TOPIC, ResourceType.CLUSTER
 
 
-def _of_group(operation: Operation) -> Judge:
+def _of_group(operation: AclOperation) -> Judge:
     """Return the judge of requests that are about one group, whose answers have its error at their top."""
 
     def judge(caller: Caller, request: Request) -> Verdict:
@@ -28,7 +28,7 @@ def _of_group(operation: Operation) -> Judge:
     return judge
 
 
-def _topics(operation: Operation) -> Judge:
+def _topics(operation: AclOperation) -> Judge:
     """Return the judge of the topics of a group, of which each has an error of its own."""
     return parts(operation, _TOPIC, "topics", "responses", named("topic_name"))
 

@@ -8,17 +8,17 @@ from typing import Any
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.authorized import NOT_ASKED, Operation
+from segstore.server.authorized import NOT_ASKED, AclOperation
 from segstore.server.logs import NO_ID, Logs
 from segstore.server.request import Request
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 from segstore.server.topics import shown
 from segstore.storage.meta.topic_info import INTERNAL
 
 from .cluster import cluster_operations
 from .judge import DENIED, Caller, Judge, Verdict, named, part, parts
 
-_O, _TOPIC, _CLUSTER = Operation, Resource.TOPIC, Resource.CLUSTER
+_O, _TOPIC, _CLUSTER = AclOperation, ResourceType.TOPIC, ResourceType.CLUSTER
 _Metadata = structs("MetadataResponse")
 _Described = structs("DescribeTopicPartitionsResponse")
 _Deleted = structs("DeleteTopicsResponse")

@@ -6,13 +6,18 @@ from typing import Any
 
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.authorized import Operation
+from segstore.server.authorized import AclOperation
 from segstore.server.request import Request
-from segstore.server.security.allow_list import Resource
+from segstore.server.security.allow_list import ResourceType
 
 from .judge import DENIED, Caller, Judge, Verdict, both, by_id_since, denial, itself, of, parts, whole
 
-_O, _TOPIC, _GROUP, _TRANSACTION = Operation, Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID
+_O, _TOPIC, _GROUP, _TRANSACTION = (
+    AclOperation,
+    ResourceType.TOPIC,
+    ResourceType.GROUP,
+    ResourceType.TRANSACTIONAL_ID,
+)
 _BATCHED = 4
 
 
@@ -20,7 +25,7 @@ def _add_partitions_to_txn(caller: Caller, request: Request) -> Verdict:
     """Where one topic is denied nothing is added. Only brokers ask for several transactions at once."""
     body = request.body
     if request.version >= _BATCHED:
-        return whole(_O.CLUSTER_ACTION, Resource.CLUSTER)(caller, request)
+        return whole(_O.CLUSTER_ACTION, ResourceType.CLUSTER)(caller, request)
     if not caller.may(_O.WRITE, _TRANSACTION, body.v3_and_below_transactional_id):
         return denial(request, DENIED[_TRANSACTION])
     denied = {each.name for each in body.v3_and_below_topics if not caller.may(_O.WRITE, _TOPIC, each.name)}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 
 from segstore.logger import Logger
-from segstore.server.node import Loop
+from segstore.server.node import NodeLoop
 
 log = Logger("segstore")
 
@@ -23,7 +23,7 @@ class CertificateWatch:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: NodeLoop,
         listener: str,
         end: Callable[[], float | None],
         clock: Callable[[], float] = time.time,

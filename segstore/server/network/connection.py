@@ -1,5 +1,5 @@
-"""`Connection`: one client. Its requests are answered one after the other, in order (Kafka: SocketServer,
-KafkaChannel).
+"""`ServerConnection`: one client. Its requests are answered one after the other, in order (Kafka:
+SocketServer, KafkaChannel).
 
     SHAKING -> READING                 with TLS
     READING -> WORKING -> WRITING -> THROTTLED -> READING        any -> CLOSED
@@ -28,7 +28,7 @@ from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
 from segstore.server.notices import Notices
-from segstore.server.request import ANONYMOUS, ANSWERED, Answered, Later, Receive, Repeat, Response, Row
+from segstore.server.request import ANONYMOUS, ANSWERED, Answered, ApiCounts, Later, Receive, Repeat, Response
 
 from . import exchange
 from .frames import Frames
@@ -37,7 +37,7 @@ from .loop import COME, GONE, IN, OUT, RDHUP
 from .outgoing import Outgoing, SealedOutgoing, taken
 from .request_metrics import SIZE_FIELD, ApiMetrics
 from .shared import Shared
-from .timers import Timer
+from .timers import LoopTimer
 
 if TYPE_CHECKING:
     from segstore.server.security.sasl import Sasl, SaslSession
@@ -47,7 +47,7 @@ REQUESTS_A_TURN = 64
 _SIZE = struct.Struct(">i")
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """What a connection does now."""
 
     SHAKING = auto()
@@ -60,22 +60,22 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Connection:
+class ServerConnection:
     """See `segstore.server.request.Channel`. `active_at` is when bytes last came or went, as `Loop.now`;
     `closed` is called with the connection when it has ended.
     """
 
     def __init__(
-        self, sock: socket.socket, peer: str, shared: Shared, closed: Callable[[Connection], object]
+        self, sock: socket.socket, peer: str, shared: Shared, closed: Callable[[ServerConnection], object]
     ) -> None:
         self.principal, self.peer, self.is_open = ANONYMOUS, peer, True
-        self.state, self.active_at = State.READING, shared.loop.now
+        self.state, self.active_at = ConnectionState.READING, shared.loop.now
         self._sock, self._fd, self._shared, self._closed = sock, sock.fileno(), shared, closed
         self._frames = Frames(shared.node.config.socket_request_max_bytes)
         self._wire = None if shared.tls is None else shared.tls(sock)
         self._outgoing = Outgoing() if self._wire is None else SealedOutgoing(self._wire, shared.clear)
         self._handshake: Handshake | None = None
-        self._setup: Timer | None = None
+        self._setup: LoopTimer | None = None
         self.sasl: SaslSession | None = None
         self.repeat: Repeat | None = None
         self._events = IN  # what the loop is asked for
@@ -84,7 +84,9 @@ class Connection:
         self._muted_until = 0.0
         self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False
-        self._row: Row | None = None  # where the request under way counts, if that is known before its answer
+        self._row: ApiCounts | None = (
+            None  # where the request under way counts, if that is known before its answer
+        )
         self._received = 0  # its bytes; it came at `active_at`
 
     def open(self) -> None:
@@ -95,7 +97,7 @@ class Connection:
             self._frames.most = min(self._frames.most, shared.node.config.sasl_server_max_receive_size)
         ready = self._ready
         if self._wire is not None:
-            self.state = State.SHAKING
+            self.state = ConnectionState.SHAKING
             self._handshake = Handshake(self._sock, self._wire, shared.loop, self._shaken)
             ready = self._handshake.ready
         shared.loop.add(self._sock, self._events, ready)
@@ -116,7 +118,7 @@ class Connection:
             self.close()
             return
         self._handshake = None
-        self.state = State.READING
+        self.state = ConnectionState.READING
         self._shared.loop.hand_over(self._sock, self._ready)
         if self.sasl is None:
             self.principal = self._wire.subject or ANONYMOUS
@@ -152,16 +154,18 @@ class Connection:
     # --- events ---------------------------------------------------------------------------
 
     def _ready(self, events: int) -> None:
-        if events == COME and self.state is State.READING:
+        if events == COME and self.state is ConnectionState.READING:
             self._read()
             return
-        if events & GONE and not (self.state is State.READING and events & IN):  # what has come is read first
+        if events & GONE and not (
+            self.state is ConnectionState.READING and events & IN
+        ):  # what has come is read first
             self.close()
             return
         if events & OUT:
             self._send()
         if events & IN:
-            if self.state is State.READING:
+            if self.state is ConnectionState.READING:
                 self._read()
             elif self.is_open:
                 self._not_now(events)
@@ -172,7 +176,7 @@ class Connection:
         """
         if not events & RDHUP:
             self._want(self._events & ~IN | RDHUP)
-        elif self.state is State.WORKING and self._has_left():
+        elif self.state is ConnectionState.WORKING and self._has_left():
             self.close()
         else:
             self._want(self._events & ~IN)
@@ -215,7 +219,7 @@ class Connection:
         self.active_at = self._shared.loop.now
         self._serve()
 
-    def _exchanged(self, receive: Receive, row: Row) -> bool:
+    def _exchanged(self, receive: Receive, row: ApiCounts) -> bool:
         """Let a `Repeat` receive, and go on with what it has; returns whether it has received anything."""
         shared = self._shared
         try:
@@ -235,7 +239,7 @@ class Connection:
         elif told is not None:
             self._row, self._received = row, count
         if isinstance(told, Later):
-            self.state = State.WORKING
+            self.state = ConnectionState.WORKING
             return True
         self._go_on_with(count, told, sent)
         return True
@@ -267,10 +271,10 @@ class Connection:
                 else:
                     self._row, self._received = repeat.row, SIZE_FIELD + len(frame)
                     if isinstance(told, Later):
-                        self.state = State.WORKING
+                        self.state = ConnectionState.WORKING
                     else:
                         self.give(*told)
-                if self.state is not State.READING:
+                if self.state is not ConnectionState.READING:
                     break
             else:
                 self._queue()
@@ -285,12 +289,12 @@ class Connection:
             frames.keep()
 
     def _queue(self) -> None:
-        self.state = State.QUEUED
+        self.state = ConnectionState.QUEUED
         self._shared.loop.soon(self._go_on)
 
     def _go_on(self) -> None:
-        if self.state is State.QUEUED:
-            self.state = State.READING
+        if self.state is ConnectionState.QUEUED:
+            self.state = ConnectionState.READING
             reads, self._reads_next = self._reads_next, False
             if reads:
                 self._read()
@@ -300,7 +304,7 @@ class Connection:
     def _begin(self, frame: memoryview) -> None:
         shared = self._shared
         self._received = SIZE_FIELD + len(frame)
-        self.state = State.WORKING
+        self.state = ConnectionState.WORKING
         is_shared = self._frames.is_shared
         later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
         if later is not None and is_shared and later.api is Api.PRODUCE:
@@ -312,7 +316,7 @@ class Connection:
         wanted = self._frames.wanted
         if wanted:
             if not self._shared.memory.take(wanted, self._fed):
-                self.state = State.STARVING
+                self.state = ConnectionState.STARVING
                 return
             self._memory = wanted
             self._frames.begin()
@@ -324,7 +328,7 @@ class Connection:
 
     def _fed(self) -> None:
         """There is memory again."""
-        if self.state is State.STARVING:
+        if self.state is ConnectionState.STARVING:
             self._queue()
 
     # --- answers --------------------------------------------------------------------------
@@ -354,7 +358,7 @@ class Connection:
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
         """See `Channel`."""
-        self.state = State.WRITING
+        self.state = ConnectionState.WRITING
         size = SIZE_FIELD + _SIZE.unpack_from(out)[0] if slices else sent + len(out)
         try:
             count = self._outgoing.give(self._sock, out, slices)
@@ -417,7 +421,7 @@ class Connection:
         if self._shared.is_ending:
             self.close()
         elif self._muted_until:
-            self.state = State.THROTTLED
+            self.state = ConnectionState.THROTTLED
             self._want(self._events & ~OUT)
             self._shared.loop.later(self._muted_until - self._shared.loop.now, self._unmute)
         else:
@@ -428,13 +432,13 @@ class Connection:
         self._muted_until = self._shared.loop.now + milliseconds / 1000 if milliseconds > 0 else 0.0
 
     def _unmute(self) -> None:
-        if self.state is State.THROTTLED:
+        if self.state is ConnectionState.THROTTLED:
             self._muted_until = 0.0
             self.active_at = self._shared.loop.now  # the next request's time begins
             self._resume()
 
     def _resume(self) -> None:
-        self.state = State.READING
+        self.state = ConnectionState.READING
         if not self._is_serving:
             self._want(IN)
             if not self._frames.is_empty or (self._wire is not None and self._wire.has_more):
@@ -452,7 +456,7 @@ class Connection:
 
     def end_if_idle(self) -> None:
         """Close the connection unless a request of it is being answered; it is closed after that."""
-        if self.state not in (State.WORKING, State.WRITING):
+        if self.state not in (ConnectionState.WORKING, ConnectionState.WRITING):
             self.close()
 
     def send_last(self, data: bytearray) -> None:
@@ -483,7 +487,7 @@ class Connection:
         if self.sasl is not None:
             self.sasl.abandon()
             self._shared.metrics.failed += self.sasl.has_failed
-        self.is_open, self.state = False, State.CLOSED
+        self.is_open, self.state = False, ConnectionState.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()
         # A request that waits keeps the connection until its time is over, but not some 70 KB of its TLS.

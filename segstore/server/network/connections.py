@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from segstore.server.settings import ServerConfig
 
-from .connection import Connection, State
+from .connection import ConnectionState, ServerConnection
 from .shared import Shared
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Connections:
     def __init__(self, shared: Shared, freed: Callable[[], object]) -> None:
         self._shared, self._freed = shared, freed
         self._config: ServerConfig = shared.node.config
-        self._all: set[Connection] = set()
+        self._all: set[ServerConnection] = set()
         self._peers: Counter[str] = Counter()
         self._is_looking = False
 
@@ -45,14 +45,14 @@ class Connections:
 
     def add(self, sock: socket.socket, peer: str) -> None:
         """Serve a client until its connection ends. Raises OSError."""
-        connection = Connection(sock, peer, self._shared, self._closed)
+        connection = ServerConnection(sock, peer, self._shared, self._closed)
         connection.open()
         self._all.add(connection)
         self._peers[peer] += 1
         if not self._is_looking:
             self._look_later()
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, connection: ServerConnection) -> None:
         self._all.discard(connection)
         self._peers -= Counter((connection.peer,))
         self._freed()
@@ -64,11 +64,19 @@ class Connections:
 
     # --- idle ones ------------------------------------------------------------------------
 
-    def _limits(self) -> list[tuple[int, tuple[State, ...]]]:
+    def _limits(self) -> list[tuple[int, tuple[ConnectionState, ...]]]:
         """Return how many ms a connection may be in some states without a byte that comes or goes."""
-        waiting = (State.READING, State.QUEUED, State.STARVING, State.THROTTLED)
+        waiting = (
+            ConnectionState.READING,
+            ConnectionState.QUEUED,
+            ConnectionState.STARVING,
+            ConnectionState.THROTTLED,
+        )
         config = self._config
-        limits = [(config.connections_max_idle_ms, waiting), (config.response_write_max_ms, (State.WRITING,))]
+        limits = [
+            (config.connections_max_idle_ms, waiting),
+            (config.response_write_max_ms, (ConnectionState.WRITING,)),
+        ]
         return [(ms, states) for ms, states in limits if ms >= 0]
 
     def _look_later(self) -> None:
@@ -97,7 +105,7 @@ class Connections:
     def end_unanswered(self) -> None:
         """Close those whose answer is not on its way yet."""
         for connection in [*self._all]:
-            if connection.state is not State.WRITING:
+            if connection.state is not ConnectionState.WRITING:
                 connection.close()
 
     def end_stalled(self, seconds: float, since: float) -> None:
@@ -106,7 +114,7 @@ class Connections:
         """
         now = self._shared.loop.now
         for connection in [*self._all]:
-            if connection.state is State.WRITING:
+            if connection.state is ConnectionState.WRITING:
                 connection.look_what_is_taken()
                 if now - max(connection.active_at, since) >= seconds:
                     connection.close()

@@ -12,7 +12,7 @@ from segstore.errors import UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Struct, structs
 from segstore.protocol.error_codes import Code
-from segstore.server.apis import Api, Header, read_body, read_header, tells_errors
+from segstore.server.apis import Api, RequestHeader, read_body, read_header, tells_errors
 from segstore.server.handlers.versions import unsupported
 from segstore.server.request import LATER, Channel, Handler, Request
 
@@ -75,7 +75,7 @@ def begin(
     return None
 
 
-def _refuse(header: Header, send: Send) -> None:
+def _refuse(header: RequestHeader, send: Send) -> None:
     """Answer what has no handler: ApiVersions of a later client in version 0, which tells the client what to
     ask (KIP-511); for all else there is no form of an answer that its client could read.
     """

@@ -20,7 +20,7 @@ from segstore.idle_files import with_descriptors
 from segstore.logger import Logger
 from segstore.threads import LiveSet
 
-from .timers import NEVER, Timer, Timers
+from .timers import NEVER, LoopTimer, Timers
 from .wakeup import Wakeup
 from .watch import Watch
 from .workers import Workers
@@ -57,8 +57,8 @@ class Loop:
 
     # --- calls ----------------------------------------------------------------------------
 
-    def later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        """See `segstore.server.node.Loop`; so for `soon`, `work`, `every_turn` and `watch`."""
+    def later(self, seconds: float, call: Callable[[], object]) -> LoopTimer:
+        """See `segstore.server.node.NodeLoop`; so for `soon`, `work`, `every_turn` and `watch`."""
         return self._timers.add(time.monotonic() + seconds, call)
 
     def soon(self, call: Callable[[], object]) -> None:

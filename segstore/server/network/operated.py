@@ -11,8 +11,8 @@ from typing import Protocol
 from segstore.operating.endpoint import HttpEndpoint, attached
 from segstore.operating.families import store_families
 from segstore.operating.health import store_unready
-from segstore.operating.operated import Heartbeat, Operated, Reasons
-from segstore.storage.store.stats import Family, Metric, Sample
+from segstore.operating.operated import LoopHeartbeat, Operated, Reasons
+from segstore.storage.store.stats import Family, Metric, MetricSample
 from segstore.storage.store.store import Store
 
 from .service import Service
@@ -49,7 +49,7 @@ def families_of(server: CountingServer) -> list[Family]:
     """Return what a server has counted."""
     counted = server.metrics()
     of_shares: list[Family] = [
-        (each, (), [Sample((), counted[each.name])]) for each in METRICS if each.name in counted
+        (each, (), [MetricSample((), counted[each.name])]) for each in METRICS if each.name in counted
     ]
     return [*server.families(), *of_shares]
 
@@ -65,7 +65,7 @@ def begin_http(
         gathered=lambda: store_families(store),
         unready=lambda: [*_ending(services), *store_unready(store)],
         unhealthy=lambda: _ended(services),
-        heartbeats=[Heartbeat(service.soon) for service in services],
+        heartbeats=[LoopHeartbeat(service.soon) for service in services],
     )
     return attached(address, operated, store)
 

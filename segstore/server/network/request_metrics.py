@@ -61,7 +61,7 @@ class _Tallies(dict[int, Tally]):
         return made
 
 
-class _Rows(dict[Api, ApiMetrics]):
+class _ApiRows(dict[Api, ApiMetrics]):
     def __missing__(self, api: Api) -> ApiMetrics:
         made = self[api] = ApiMetrics(api)
         return made
@@ -74,7 +74,7 @@ class RequestMetrics:
 
     def __init__(self, listener: str = "") -> None:
         self.listener, self.since = listener, time.monotonic()
-        self.rows: dict[Api, ApiMetrics] = _Rows()
+        self.rows: dict[Api, ApiMetrics] = _ApiRows()
         self.made = self.refused = self.authenticated = self.failed = self.malformed = 0
 
 

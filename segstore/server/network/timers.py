@@ -13,7 +13,7 @@ NEVER = math.inf
 _MOST_CANCELLED = 256
 
 
-class Timer:
+class LoopTimer:
     """A call that is due at `due`, in monotonic seconds; see `segstore.server.node.Timer`."""
 
     __slots__ = ("_cancelled", "call", "due")
@@ -33,7 +33,7 @@ class Timers:
     """Those that were cancelled leave the heap when they are due, or sooner where they are the most of it."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Timer]] = []
+        self._heap: list[tuple[float, int, LoopTimer]] = []
         self._numbers = itertools.count()
         self._cancelled = [0]
         self.due = NEVER
@@ -42,9 +42,9 @@ class Timers:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, due: float, call: Callable[[], object]) -> Timer:
+    def add(self, due: float, call: Callable[[], object]) -> LoopTimer:
         """Have `call` returned by `take` from `due` on."""
-        timer = Timer(due, call, self._cancelled)
+        timer = LoopTimer(due, call, self._cancelled)
         heapq.heappush(self._heap, (due, next(self._numbers), timer))
         self.due = self._heap[0][0]
         if self._cancelled[0] > max(_MOST_CANCELLED, len(self._heap) // 2):

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from segstore.errors import InvalidArgumentError
-from segstore.server.authorized import ALL, Operation
+from segstore.server.authorized import ALL, AclOperation
 
 USER = "User:"
 EVERYBODY = "User:*"
@@ -22,7 +22,7 @@ CLUSTER_NAME = "kafka-cluster"
 """The name of the one cluster (Kafka: Resource.CLUSTER_NAME)."""
 
 
-class Resource(IntEnum):
+class ResourceType(IntEnum):
     """Kafka's types of resources, by their codes (org.apache.kafka.common.resource.ResourceType)."""
 
     TOPIC = 2
@@ -43,22 +43,22 @@ class Pattern(IntEnum):
     PREFIXED = 4
 
 
-_O = Operation
-OPERATIONS: dict[Resource, frozenset[Operation]] = {
-    Resource.TOPIC: frozenset(
+_O = AclOperation
+OPERATIONS: dict[ResourceType, frozenset[AclOperation]] = {
+    ResourceType.TOPIC: frozenset(
         (
             *(_O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE),
             *(_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
         )
     ),
-    Resource.GROUP: frozenset((_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)),
-    Resource.CLUSTER: frozenset(
+    ResourceType.GROUP: frozenset((_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)),
+    ResourceType.CLUSTER: frozenset(
         (
             *(_O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION, _O.DESCRIBE_CONFIGS),
             *(_O.ALTER_CONFIGS, _O.IDEMPOTENT_WRITE),
         )
     ),
-    Resource.TRANSACTIONAL_ID: frozenset((_O.WRITE, _O.DESCRIBE)),
+    ResourceType.TRANSACTIONAL_ID: frozenset((_O.WRITE, _O.DESCRIBE)),
 }
 """What can be done with each (org.apache.kafka.common.acl.AclEntry.supportedOperations)."""
 _IMPLIED = {
@@ -72,8 +72,8 @@ class Rule(NamedTuple):
     """One clause. `operations` has ALL where that was given. `principal` is "User:NAME"."""
 
     principal: str
-    operations: frozenset[Operation]
-    resource: Resource
+    operations: frozenset[AclOperation]
+    resource: ResourceType
     name: str
     pattern: Pattern
 
@@ -92,7 +92,7 @@ class Rule(NamedTuple):
             return name.startswith(self.name)
         return self.name in (name, "*")
 
-    def gives(self, operation: Operation) -> bool:
+    def gives(self, operation: AclOperation) -> bool:
         """Return whether the clause allows an operation, by its name or by one that implies it."""
         held = self.operations
         return ALL in held or operation in held or not held.isdisjoint(_IMPLIED.get(operation, ()))
@@ -115,13 +115,13 @@ def rules(entry: str) -> list[Rule]:
     return found
 
 
-def _rule(entry: str, principal: str, clause: str, before: frozenset[Operation]) -> Rule:
+def _rule(entry: str, principal: str, clause: str, before: frozenset[AclOperation]) -> Rule:
     words = clause.split()
     kind, pattern, given = _kind(words[-1]), None, words[:-1]
     if len(words) > 1 and _kind(words[-2]) is not None:
         kind, pattern, given = _kind(words[-2]), words[-1], words[:-2]
     if kind is None:
-        kinds = ", ".join(each.word for each in Resource)
+        kinds = ", ".join(each.word for each in ResourceType)
         raise _wrong(entry, f"{clause!r} is no clause OPERATIONS RESOURCE PATTERN: resources are {kinds}")
     operations = _operations(entry, given, kind)
     operations = operations or frozenset(each for each in before if each is ALL or each in OPERATIONS[kind])
@@ -130,30 +130,30 @@ def _rule(entry: str, principal: str, clause: str, before: frozenset[Operation])
     return Rule(principal, operations, kind, *_pattern(entry, clause, kind, pattern))
 
 
-def _kind(word: str) -> Resource | None:
-    return next((each for each in Resource if each.word == _word(word)), None)
+def _kind(word: str) -> ResourceType | None:
+    return next((each for each in ResourceType if each.word == _word(word)), None)
 
 
 def _word(text: str) -> str:
     return text.lower().replace("_", "-")
 
 
-def _operations(entry: str, given: list[str], kind: Resource) -> frozenset[Operation]:
+def _operations(entry: str, given: list[str], kind: ResourceType) -> frozenset[AclOperation]:
     found = set()
     for word in filter(None, ",".join(given).split(",")):
-        operation = next((each for each in Operation if _word(each.name) == _word(word)), None)
+        operation = next((each for each in AclOperation if _word(each.name) == _word(word)), None)
         if operation is None or (operation is not ALL and operation not in OPERATIONS[kind]):
             raise _wrong(entry, f"{word!r} is no operation of a {kind.word}: there are {_names(kind)}")
         found.add(operation)
     return frozenset(found)
 
 
-def _names(kind: Resource) -> str:
+def _names(kind: ResourceType) -> str:
     return ", ".join(["all", *(_word(each.name) for each in sorted(OPERATIONS[kind]))])
 
 
-def _pattern(entry: str, clause: str, kind: Resource, text: str | None) -> tuple[str, Pattern]:
-    if kind is Resource.CLUSTER:
+def _pattern(entry: str, clause: str, kind: ResourceType, text: str | None) -> tuple[str, Pattern]:
+    if kind is ResourceType.CLUSTER:
         if text not in (None, "*", CLUSTER_NAME):
             raise _wrong(entry, f"{clause!r}: there is one cluster, {CLUSTER_NAME}")
         return CLUSTER_NAME, Pattern.LITERAL

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from segstore.server.authorized import Operation, bits
+from segstore.server.authorized import AclOperation, bits
 
-from .allow_list import CLUSTER_NAME, OPERATIONS, USER, Resource, Rule, principals
+from .allow_list import CLUSTER_NAME, OPERATIONS, USER, ResourceType, Rule, principals
 from .settings import SecurityConfig
 
 
@@ -15,29 +15,29 @@ class Authorizer:
 
     def __init__(self, rules: Iterable[Rule], super_users: Iterable[str]) -> None:
         self.rules, self._super_users = tuple(rules), frozenset(super_users)
-        self._by_principal: dict[str, dict[Resource, list[Rule]]] = {}
+        self._by_principal: dict[str, dict[ResourceType, list[Rule]]] = {}
         for rule in self.rules:
             self._by_principal.setdefault(rule.principal, {}).setdefault(rule.resource, []).append(rule)
 
     def allows(
-        self, principal: str, operation: Operation, resource: Resource, name: str = CLUSTER_NAME
+        self, principal: str, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME
     ) -> bool:
         """Return whether a principal may do something with one resource."""
         if f"{USER}{principal}" in self._super_users:
             return True
         return any(rule.covers(name) and rule.gives(operation) for rule in self._of(principal, resource))
 
-    def allows_any(self, principal: str, operation: Operation, resource: Resource) -> bool:
+    def allows_any(self, principal: str, operation: AclOperation, resource: ResourceType) -> bool:
         """Return whether a principal may do something with any resource of a type (KIP-679)."""
         if f"{USER}{principal}" in self._super_users:
             return True
         return any(rule.gives(operation) for rule in self._of(principal, resource))
 
-    def operations(self, principal: str, resource: Resource, name: str = CLUSTER_NAME) -> int:
+    def operations(self, principal: str, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
         """Return all that a principal may do with a resource, as bits (KIP-430)."""
         return bits(*(each for each in OPERATIONS[resource] if self.allows(principal, each, resource, name)))
 
-    def _of(self, principal: str, resource: Resource) -> Iterable[Rule]:
+    def _of(self, principal: str, resource: ResourceType) -> Iterable[Rule]:
         for who in (f"{USER}{principal}", f"{USER}*"):
             yield from self._by_principal.get(who, {}).get(resource, ())
 

@@ -74,7 +74,7 @@ class Sasl:
         return SaslSession(self, entered)
 
 
-class State(Enum):
+class SaslState(Enum):
     """How far a client has come."""
 
     HANDSHAKE = auto()
@@ -96,7 +96,7 @@ class SaslSession:
         entered: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.sasl, self.state = sasl, State.HANDSHAKE
+        self.sasl, self.state = sasl, SaslState.HANDSHAKE
         self._judge = sasl  # of the exchange
         self._entered, self._clock = entered, clock
         self._exchange: Mechanism | None = None
@@ -106,12 +106,12 @@ class SaslSession:
 
     def check(self, api: Api) -> None:
         """Raise InvalidRequestError, which ends the connection, for a request that may not come now."""
-        if self.state is State.DONE:
+        if self.state is SaslState.DONE:
             if self._until and self._clock() > self._until and api is not Api.SASL_HANDSHAKE:
                 raise InvalidRequestError("its SASL session has expired")
             return
-        allowed = _FIRST if self.state is State.HANDSHAKE else frozenset({Api.SASL_AUTHENTICATE})
-        if self.state is State.FAILED or api not in allowed:
+        allowed = _FIRST if self.state is SaslState.HANDSHAKE else frozenset({Api.SASL_AUTHENTICATE})
+        if self.state is SaslState.FAILED or api not in allowed:
             raise InvalidRequestError(f"{api.message} came before its client had authenticated")
 
     def begin(self, mechanism: str) -> Code:
@@ -119,20 +119,20 @@ class SaslSession:
         ILLEGAL_SASL_STATE leaves the session as it is, others end it.
         """
         now = self._clock()
-        again = self.state is State.DONE
+        again = self.state is SaslState.DONE
         if again and (not self.sasl.most_ms or now - self._begun < _LEAST_BETWEEN):
             return Code.ILLEGAL_SASL_STATE
         if mechanism not in self.sasl.mechanisms or (again and mechanism != self._mechanism):
             self.fail()
             return Code.UNSUPPORTED_SASL_MECHANISM
         self._mechanism, self._exchange, self._begun = mechanism, None, now
-        self.state = State.TOKENS
+        self.state = SaslState.TOKENS
         return Code.NONE
 
     @property
     def has_failed(self) -> bool:
         """Return whether the client could not authenticate."""
-        return self.state is State.FAILED
+        return self.state is SaslState.FAILED
 
     @property
     def mechanism(self) -> str:
@@ -152,7 +152,7 @@ class SaslSession:
 
     def fail(self) -> None:
         """Let nothing more come."""
-        self.state, self._exchange = State.FAILED, None
+        self.state, self._exchange = SaslState.FAILED, None
 
     def respond(self, token: bytes) -> bytes:
         """Return the answer to a token; `finish` has to be called after it. Raises AuthenticationError; any
@@ -175,7 +175,7 @@ class SaslSession:
             raise AuthenticationError("Authentication failed: the user was removed meanwhile")
         if self._principal not in (None, principal):
             raise AuthenticationError("Cannot change principals during re-authentication")
-        self._principal, self.state, self._exchange = principal, State.DONE, None
+        self._principal, self.state, self._exchange = principal, SaslState.DONE, None
         self._until = self._clock() + self.sasl.most_ms / 1000 if self.sasl.most_ms else 0.0
         self._entered(principal)
         return self.sasl.most_ms

@@ -16,8 +16,8 @@ from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError
 from segstore.filetree import clean_path, file_tree
-from segstore.spark.checkpointing.http_server import HOST, Server
-from segstore.spark.checkpointing.rules import Fault, Faults, Operation, Sync
+from segstore.spark.checkpointing.http_server import HOST, CheckpointServer
+from segstore.spark.checkpointing.rules import OperationFault, OperationFaults, ServedOperation, Sync
 from segstore.spark.checkpointing.webhdfs import WebHdfs
 from segstore.storage.store.store import Store
 
@@ -54,9 +54,9 @@ class Checkpoints(Closing):
         if not secret or not secret.replace("-", "").replace("_", "").isalnum() or not secret.isascii():
             raise InvalidArgumentError("secret must be made of letters, digits, - and _")
         self.tree = file_tree(store, topic, config)
-        self._faults = Faults()
+        self._faults = OperationFaults()
         hdfs = WebHdfs(self.tree, secret, Sync(sync), self._faults)
-        self._server = Server(hdfs.serve, port)
+        self._server = CheckpointServer(hdfs.serve, port)
         hdfs.port = self.port = self._server.port
         self._secret = secret
 
@@ -94,7 +94,7 @@ class Checkpoints(Closing):
         return self.tree.log.end_offset
 
     @property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[ServedOperation]:
         """Return the last 10,000 operations that were served, in the order of their ends."""
         return list(self._faults.operations)
 
@@ -112,7 +112,7 @@ class Checkpoints(Closing):
         nth: int = 1,
         times: int = 1,
         after: bool = False,
-    ) -> Fault:
+    ) -> OperationFault:
         """Let the `nth` matching operation from now on, and `times - 1` after it, take `seconds` longer.
 
         `operation` is one of WebHDFS, such as "RENAME", or None for any; `path` is a pattern, with * and ?,
@@ -129,7 +129,7 @@ class Checkpoints(Closing):
         nth: int = 1,
         times: int = 1,
         after: bool = False,
-    ) -> Fault:
+    ) -> OperationFault:
         """Let matching operations fail, chosen as by `delay`: Spark gets an IOException. With `after`, the
         operation was done all the same.
         """
@@ -143,7 +143,7 @@ class Checkpoints(Closing):
         nth: int = 1,
         times: int = 1,
         after: bool = False,
-    ) -> Fault:
+    ) -> OperationFault:
         """Cut the connection of matching operations, chosen as by `delay`, without an answer. Java's client
         may repeat the request by itself.
         """
@@ -160,5 +160,5 @@ class Checkpoints(Closing):
         StorageError.
         """
         self._server.close()
-        if not self.tree.log._context.closed:
+        if not self.tree.log.context.closed:
             self.tree.flush()

@@ -32,13 +32,13 @@ class BadRequestError(Exception):
 
 
 @dataclass
-class Request:
+class CheckpointRequest:
     """A request. `target` is the path and query as they were sent; header names are in lower case."""
 
     method: str
     target: str
     headers: Mapping[str, str]
-    body: Body
+    body: RequestBody
     version: str = "HTTP/1.1"
 
     @property
@@ -66,7 +66,7 @@ class Response:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-class Body:
+class RequestBody:
     """A request's body, part by part. Raises ConnectionError where the client goes away within it."""
 
     def __init__(self, source: BinaryIO, headers: Mapping[str, str], sink: socket.socket) -> None:
@@ -122,7 +122,7 @@ class Body:
                 raise ConnectionError("a chunk that does not end where it said")
 
 
-def read_request(source: BinaryIO, sink: socket.socket) -> Request | None:
+def read_request(source: BinaryIO, sink: socket.socket) -> CheckpointRequest | None:
     """Return the next request; None where the client has closed the connection. Raises BadRequestError,
     ConnectionError.
     """
@@ -136,7 +136,9 @@ def read_request(source: BinaryIO, sink: socket.socket) -> Request | None:
     for _ in range(_MOST_HEADERS):
         line = _line(source)
         if not line:
-            return Request(words[0], words[1], headers, Body(source, headers, sink), words[2])
+            return CheckpointRequest(
+                words[0], words[1], headers, RequestBody(source, headers, sink), words[2]
+            )
         name, colon, value = line.decode("latin-1").partition(":")
         if not colon:
             raise BadRequestError(f"{line!r:.80}")
@@ -170,11 +172,11 @@ _BACKLOG = 128
 _PAUSE = 0.1  # seconds, where there are no descriptors left
 _WAIT = 10.0  # seconds for threads that are still writing to the log
 
-Serve = Callable[[Request], Response | None]
+Serve = Callable[[CheckpointRequest], Response | None]
 """Answers a request; an answer of None cuts the connection without a response."""
 
 
-class Server:
+class CheckpointServer:
     """An HTTP server that runs from its construction on. The constructor raises OSError where the port is
     taken.
     """

@@ -1,7 +1,7 @@
-"""`Role` says what a file is to Spark, and so whether it may be replaced; `Sync` says when it is synced.
-`Faults` has faults for studies of recovery.
+"""`FileRole` says what a file is to Spark, and so whether it may be replaced; `Sync` says when it is synced.
+`OperationFaults` has faults for studies of recovery.
 
-Threads: any; `Faults` has a lock.
+Threads: any; `OperationFaults` has a lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from segstore.errors import InvalidArgumentError
 
 
-class Role(enum.Enum):
+class FileRole(enum.Enum):
     """What a file is to Spark. The nearest directory above it that has one of these names decides.
 
     A batch that is run again writes its state files again: they are replaced, where HDFS would answer false
@@ -31,12 +31,12 @@ class Role(enum.Enum):
     OTHER = ""
 
 
-_ROLES = {role.value: role for role in Role if role.value}
+_ROLES = {role.value: role for role in FileRole if role.value}
 
 
-def role_of(path: str) -> Role:
+def role_of(path: str) -> FileRole:
     parents = reversed(path.split("/")[:-1])
-    return next((_ROLES[part] for part in parents if part in _ROLES), Role.OTHER)
+    return next((_ROLES[part] for part in parents if part in _ROLES), FileRole.OTHER)
 
 
 class Sync(enum.Enum):
@@ -58,7 +58,11 @@ class Sync(enum.Enum):
         """Return whether a file is synced when it gets this name; a temporary name never is."""
         if path.rpartition("/")[2].startswith("."):
             return False
-        roles = {Sync.BATCH: {Role.OFFSETS}, Sync.COMMIT: {Role.OFFSETS, Role.COMMITS}, Sync.FILE: set(Role)}
+        roles = {
+            Sync.BATCH: {FileRole.OFFSETS},
+            Sync.COMMIT: {FileRole.OFFSETS, FileRole.COMMITS},
+            Sync.FILE: set(FileRole),
+        }
         return role_of(path) in roles.get(self, ())
 
 
@@ -75,7 +79,7 @@ OPERATIONS = (
 KEPT = 10_000  # how many operations are remembered
 
 
-class Operation(NamedTuple):
+class ServedOperation(NamedTuple):
     """An operation that was served. `path` is a RENAME's target; `status` is HTTP's, or 0 where no answer was
     sent.
     """
@@ -87,7 +91,7 @@ class Operation(NamedTuple):
 
 
 @dataclass(eq=False)
-class Fault:
+class OperationFault:
     """A fault for some operations; `hits` counts how often it struck."""
 
     kind: str
@@ -109,23 +113,25 @@ class Fault:
         return hit
 
 
-class Faults:
+class OperationFaults:
     """The faults that are set, and the latest operations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._set: list[Fault] = []
-        self.operations: deque[Operation] = deque(maxlen=KEPT)
+        self._set: list[OperationFault] = []
+        self.operations: deque[ServedOperation] = deque(maxlen=KEPT)
         self.counts: Counter[str] = Counter()
 
-    def add(self, kind: str, operation: str | None, path: str, nth: int, times: int, **more: float) -> Fault:
+    def add(
+        self, kind: str, operation: str | None, path: str, nth: int, times: int, **more: float
+    ) -> OperationFault:
         """Set a fault, and return it. Raises InvalidArgumentError for an operation that does not exist."""
         if operation not in (None, *OPERATIONS):
             raise InvalidArgumentError(f"operation={operation!r}: must be one of {', '.join(OPERATIONS)}")
         if nth < 1 or times < 1:
             raise InvalidArgumentError(f"nth={nth!r}, times={times!r}: both must be 1 or more")
         after, seconds = bool(more.get("after")), float(more.get("seconds", 0))
-        fault = Fault(kind, operation, path, nth, times, after, seconds)
+        fault = OperationFault(kind, operation, path, nth, times, after, seconds)
         with self._lock:
             self._set.append(fault)
         return fault
@@ -135,7 +141,7 @@ class Faults:
         with self._lock:
             self._set.clear()
 
-    def meeting(self, operation: str, path: str) -> list[Fault]:
+    def meeting(self, operation: str, path: str) -> list[OperationFault]:
         """Return the faults that strike this operation."""
         if not self._set:
             return []
@@ -144,5 +150,5 @@ class Faults:
 
     def note(self, operation: str, path: str, status: int, began: float) -> None:
         with self._lock:
-            self.operations.append(Operation(operation, path, status, time.monotonic() - began))
+            self.operations.append(ServedOperation(operation, path, status, time.monotonic() - began))
             self.counts[operation] += 1

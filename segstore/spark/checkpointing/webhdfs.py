@@ -1,8 +1,8 @@
 """`WebHdfs`: serves the operations of WebHDFS from a file tree. On disk: through the tree.
 
-A plain RENAME may overwrite a file, unlike in HDFS, where that serves Spark better (see `Role`). `Sync` says
-what is made durable before the answer goes out; the rest is durable within flush.ms. Threads: any; no lock is
-held while a body is received.
+A plain RENAME may overwrite a file, unlike in HDFS, where that serves Spark better (see `FileRole`). `Sync`
+says what is made durable before the answer goes out; the rest is durable within flush.ms. Threads: any; no
+lock is held while a body is received.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl, unquote
 
 from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.filetree import Directory, File, FileTree, clean_path
-from segstore.spark.checkpointing.http_server import HOST, Request, Response
-from segstore.spark.checkpointing.rules import Fault, Faults, Role, Sync, role_of
+from segstore.spark.checkpointing.http_server import HOST, CheckpointRequest, Response
+from segstore.spark.checkpointing.rules import FileRole, OperationFault, OperationFaults, Sync, role_of
 
 # --- answers -----------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ _OPEN_TO_ALL: Mapping[str, Mapping[str, object]] = {
 class WebHdfs:
     """Answers requests whose path begins with the secret."""
 
-    def __init__(self, tree: FileTree, secret: str, sync: Sync, faults: Faults) -> None:
+    def __init__(self, tree: FileTree, secret: str, sync: Sync, faults: OperationFaults) -> None:
         self._tree, self._secret, self._sync, self._faults = tree, secret, sync, faults
         self.port = 0
         self._renamed: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -177,7 +177,7 @@ class WebHdfs:
             ("DELETE", "DELETE"): self._delete,
         }
 
-    def serve(self, request: Request) -> Response | None:
+    def serve(self, request: CheckpointRequest) -> Response | None:
         """Return the response to a request; None where the connection is to be cut."""
         target, _, text = request.target.partition("?")
         query = {name.lower(): value for name, value in parse_qsl(text, keep_blank_values=True)}
@@ -207,7 +207,9 @@ class WebHdfs:
             raise PermissionError("the path does not begin with this server's secret")
         return "/" + rest
 
-    def _found(self, request: Request, name: str, query: Query) -> Callable[[str, Query], Response] | None:
+    def _found(
+        self, request: CheckpointRequest, name: str, query: Query
+    ) -> Callable[[str, Query], Response] | None:
         """Return the function that serves an operation; None for the first step of CREATE, which only tells
         the client where the body goes.
         """
@@ -218,7 +220,7 @@ class WebHdfs:
             raise NotImplementedError(f"{request.method} {name or 'without op'} is not served here")
         return run
 
-    def _to_second_step(self, request: Request) -> Response:
+    def _to_second_step(self, request: CheckpointRequest) -> Response:
         there = f"http://{HOST}:{self.port}{request.target}&data=true"
         return Response(307, headers={"Location": there})
 
@@ -231,8 +233,8 @@ class WebHdfs:
         if outcome is None:
             outcome = _guarded(run)
             outcome = _struck(faults, name, path, after=True) or outcome
-        self._faults.note(name, path, 0 if isinstance(outcome, Fault) else outcome.status, began)
-        return None if isinstance(outcome, Fault) else outcome
+        self._faults.note(name, path, 0 if isinstance(outcome, OperationFault) else outcome.status, began)
+        return None if isinstance(outcome, OperationFault) else outcome
 
     # --- looking --------------------------------------------------------------------------
 
@@ -281,7 +283,7 @@ class WebHdfs:
 
     # --- changing -------------------------------------------------------------------------
 
-    def _create(self, request: Request, path: str, query: Query) -> Response:
+    def _create(self, request: CheckpointRequest, path: str, query: Query) -> Response:
         with self._tree.create(path, query.get("overwrite", "false") == "true") as upload:
             for part in request.body:
                 upload.write(part)
@@ -311,14 +313,14 @@ class WebHdfs:
         return boolean(done)
 
     def _plain_rename(self, path: str, target: str) -> bool:
-        """Rename as HDFS does, which returns false where it can't, but replace files as `Role` says."""
+        """Rename as HDFS does, which returns false where it can't, but replace files as `FileRole` says."""
         there = self._tree.get(target)
         if isinstance(there, Directory) and path != target:
             target = target.rstrip("/") + "/" + path.rpartition("/")[2]
         node = self._tree.get(path)
         if node is None:
             return self._renamed_before(path, target)
-        replace = role_of(target) is Role.STATE and isinstance(node, File)
+        replace = role_of(target) is FileRole.STATE and isinstance(node, File)
         try:
             self._tree.rename(path, target, replace)
         except OSError as error:
@@ -369,7 +371,9 @@ def _guarded(run: Callable[[], Response]) -> Response:
         return failure(error)
 
 
-def _struck(faults: list[Fault], name: str, path: str, *, after: bool) -> Response | Fault | None:
+def _struck(
+    faults: list[OperationFault], name: str, path: str, *, after: bool
+) -> Response | OperationFault | None:
     """Return what faults make of the answer: a Fault, where the connection is to be cut."""
     for fault in (fault for fault in faults if fault.after is after):
         if fault.kind == "delay":

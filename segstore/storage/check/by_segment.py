@@ -27,7 +27,7 @@ from segstore.storage.store import store as store_module
 _HANDLES = 16
 
 
-class Part(NamedTuple):
+class SegmentToCheck(NamedTuple):
     """A segment to check: see SegmentCheck."""
 
     directory: str
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     gaps_end: int
 
     @classmethod
-    def of(cls, one: SegmentCheck) -> Part:
+    def of(cls, one: SegmentCheck) -> SegmentToCheck:
         segment = one.segment
         place = segment.directory, segment.base_offset, segment.size, segment.sealed, segment.interval
         return cls(*place, one.end, one.below, one.active, one.at_rest, one.gaps_end)
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 class Checked(NamedTuple):
     """The result of a segment's check: see SegmentCheck."""
 
-    part: Part
+    part: SegmentToCheck
     findings: tuple[Finding, ...]
     next_offset: int
     damaged: bool
@@ -66,13 +66,13 @@ class Checked(NamedTuple):
         yield from self.findings
 
 
-def parts(path: str | os.PathLike[str]) -> list[Part]:
+def parts(path: str | os.PathLike[str]) -> list[SegmentToCheck]:
     """Return every segment of a store, except in partitions that can't be read, which `check_rest` reports.
     Raises StorageError where there is no store.
     """
-    found: list[Part] = []
+    found: list[SegmentToCheck] = []
     with store_module.open(path, mode="r") as store:
-        files, root, side = store._context.files, store.path, cast(Any, store._side)
+        files, root, side = store.context.files, store.path, cast(Any, store.engine)
         at_rest = is_at_rest(files, root)[0]
         cleaned = read_checkpoints(files, root)[0][names.CLEANER_OFFSETS]
         for info in store.topics().values():
@@ -81,11 +81,11 @@ def parts(path: str | os.PathLike[str]) -> list[Part]:
                     follower = side.partition(info.name, partition)
                     offset = cleaned.get((info.name, partition))
                     one = PartitionCheck(files, follower, info, partition, at_rest, offset, 0)
-                    found += [] if one.being_made else map(Part.of, one.segments())
+                    found += [] if one.being_made else map(SegmentToCheck.of, one.segments())
     return found
 
 
-def check_part(part: Part, files: Files | None = None) -> Checked | None:
+def check_part(part: SegmentToCheck, files: Files | None = None) -> Checked | None:
     """Check a segment; None where it is gone by now."""
     files = files or Files()
     segment = Segment(
@@ -112,13 +112,13 @@ def check_part(part: Part, files: Files | None = None) -> Checked | None:
 
 def check_rest(
     path: str | os.PathLike[str],
-    checked: Mapping[Part, Checked],
+    checked: Mapping[SegmentToCheck, Checked],
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
     """Return the findings of `check`, with the segments' results given."""
 
     def look(one: SegmentCheck) -> Iterator[Finding]:
-        known = checked.get(Part.of(one))
+        known = checked.get(SegmentToCheck.of(one))
         # In a store in use a finding may come from a change meanwhile.
         fits = known is not None and (one.at_rest or not known.findings)
         return known.tell(one) if known is not None and fits else one.run()

@@ -14,7 +14,7 @@ from segstore.files import Files
 from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.check.transactions import TransactionCheck
 from segstore.storage.finding import Finding
-from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.meta.small_files import reason
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
@@ -42,7 +42,7 @@ class PartitionCheck:
     def __init__(
         self,
         files: Files,
-        follower: Follower,
+        follower: ReadOnlyPartition,
         info: TopicInfo,
         partition: int,
         at_rest: bool,

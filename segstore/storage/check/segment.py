@@ -20,7 +20,7 @@ from segstore.records.header import NO_EPOCH
 from segstore.storage.finding import Finding
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.meta.small_files import reason
-from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
+from segstore.storage.segment.batch_scan import BAD, ScanStep, walk_past_damage
 from segstore.storage.segment.segment import Segment
 
 Index = TypeVar("Index", SealedOffsetIndex, SealedTimeIndex)
@@ -70,7 +70,7 @@ class SegmentCheck:
                 yield from self._damage(expected, step.stop.status)
         yield from self._check_indexes()
 
-    def _seen_end(self, step: Step) -> int:
+    def _seen_end(self, step: ScanStep) -> int:
         # A batch that only reaches over the edge of a step comes again in the next step.
         return self.end if step.position + len(step.data) < self.end else -1
 
@@ -80,7 +80,7 @@ class SegmentCheck:
         self.damaged = self.ends_in_damage = True
         yield Finding(self.segment.path, position, self.next_offset, f"no valid batch: {BAD[status]}")
 
-    def _check_step(self, step: Step) -> Iterator[Finding]:
+    def _check_step(self, step: ScanStep) -> Iterator[Finding]:
         batches = step.batches
         keep = batches["base_offset"] < self.below
         if self.active and not self.at_rest:
@@ -127,7 +127,7 @@ class SegmentCheck:
             at = int(batches["position"][i])
             yield Finding(self.segment.path, at, first, f"offsets {first} to {last} are missing")
 
-    def _check_records(self, step: Step, batches: np.ndarray) -> Iterator[Finding]:
+    def _check_records(self, step: ScanStep, batches: np.ndarray) -> Iterator[Finding]:
         for first, last in _apart(batches):
             batch = batches[first:last]
             position, base = int(batch["position"][0]), int(batch["base_offset"][0])

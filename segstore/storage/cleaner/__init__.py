@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from segstore.storage.cleaner.cleanable import Dirty, cleanable, dirtiness
 from segstore.storage.cleaner.cleaner import CleanResult, clean
-from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
+from segstore.storage.cleaner.throttle import CleaningStopped, Throttler
 from segstore.storage.cleaner.upgrade import UpgradedSegment, upgrade
 
 __all__ = [
     "CleanResult",
     "CleaningStopped",
     "Dirty",
-    "Throttle",
+    "Throttler",
     "UpgradedSegment",
     "clean",
     "cleanable",

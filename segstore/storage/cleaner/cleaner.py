@@ -20,10 +20,10 @@ from segstore.logger import Logger
 from segstore.storage.cleaner.cleanable import Dirty, dirtiness
 from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.retain import Aborted, Decided, Policy
-from segstore.storage.cleaner.rewrite import Counts, Output, Rewriter
-from segstore.storage.cleaner.segment_reader import Stretch, pieces
+from segstore.storage.cleaner.rewrite import CleanerStats, Output, Rewriter
+from segstore.storage.cleaner.segment_reader import SegmentReader, pieces
 from segstore.storage.cleaner.swap import check_settled, remove_strays, swap, undo, undone_on_error
-from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
+from segstore.storage.cleaner.throttle import CleaningStopped, Throttler
 from segstore.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def fill(
     until: int,
     aborted: Aborted,
     chunk: int,
-    throttle: Throttle,
+    throttle: Throttler,
 ) -> None:
     """Take the keys of `segments` from offset `first` up to `until`, where they end, into the map, or until
     the map is full: `offsets.latest` says up to which offset.
@@ -84,7 +84,7 @@ def fill(
     Raises CorruptRecordError, OSError, CleaningStopped.
     """
     offsets.latest = first - 1
-    stretch = Stretch(chunk, throttle.at_once)
+    stretch = SegmentReader(chunk, throttle.at_once)
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, first) - 1, 0) :]:
         position = _pass_plain(offsets, segment, first, stretch, throttle)
@@ -94,7 +94,7 @@ def fill(
 
 
 def _pass_plain(
-    offsets: OffsetMap, segment: Segment, first: int, stretch: Stretch, throttle: Throttle
+    offsets: OffsetMap, segment: Segment, first: int, stretch: SegmentReader, throttle: Throttler
 ) -> int:
     """Put the keys of the uncompressed batches at the beginning into the map; return the position behind the
     last of them.
@@ -112,7 +112,7 @@ def _take(
     first: int,
     aborted: Aborted,
     chunk: int,
-    throttle: Throttle,
+    throttle: Throttler,
 ) -> bool:
     """Put the keys of the segment from byte `position` on into the map; return False where the map became
     full.
@@ -170,7 +170,7 @@ def clean(
     partition: Partition,
     config: StoreConfig,
     now_ms: int,
-    throttle: Throttle,
+    throttle: Throttler,
     checkpoint_offset: int | None = None,
     advanced: Callable[[int], object] = lambda offset: None,
     swapped: Callable[[CleanResult], object] = lambda counts: None,
@@ -222,7 +222,7 @@ class _Pass:
         partition: Partition,
         config: StoreConfig,
         now_ms: int,
-        throttle: Throttle,
+        throttle: Throttler,
         dirty: Dirty,
         counted: Callable[[CleanResult], object],
     ) -> None:
@@ -281,7 +281,7 @@ class _Pass:
             swap(self.partition, old, new)
         self._count(old, new, rewriter.counts)
 
-    def _count(self, old: Sequence[Segment], new: Sequence[Segment], counts: Counts) -> None:
+    def _count(self, old: Sequence[Segment], new: Sequence[Segment], counts: CleanerStats) -> None:
         done = CleanResult(
             self.dirty.first_dirty,
             segments_before=len(old),

@@ -21,8 +21,8 @@ from segstore.records.codecs import compress
 from segstore.records.header import CODEC_MASK
 from segstore.storage.cleaner.offset_map import OffsetMap, checked, columns
 from segstore.storage.cleaner.retain import Policy
-from segstore.storage.cleaner.segment_reader import Piece, Stretch, pieces
-from segstore.storage.cleaner.throttle import Throttle
+from segstore.storage.cleaner.segment_reader import CleanerPiece, SegmentReader, pieces
+from segstore.storage.cleaner.throttle import Throttler
 from segstore.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ _GROWTH = 16
 
 
 @dataclass
-class Counts:
+class CleanerStats:
     """What was counted. `changed`: batches that are not as they were; `keyless`: records dropped for want of
     a key.
     """
@@ -152,10 +152,10 @@ class Rewriter:
         self._how = ffi.new("seg_cleaning *")
         self._how.now, self._how.new_horizon = now_ms, new_horizon_ms
         self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self._stretch: Stretch | None = None
-        self.counts = Counts()
+        self._stretch: SegmentReader | None = None
+        self.counts = CleanerStats()
 
-    def rewrite(self, segment: Segment, output: Output, chunk: int, throttle: Throttle) -> None:
+    def rewrite(self, segment: Segment, output: Output, chunk: int, throttle: Throttler) -> None:
         """Append what stays of a segment. Raises CorruptRecordError, OSError, CleaningStopped."""
         position = self._pass_plain(segment, output, chunk, throttle)
         for piece in pieces(segment, position, chunk, throttle):
@@ -164,14 +164,14 @@ class Rewriter:
                 throttle(len(data))
                 output.add(data, batches)
 
-    def _pass_plain(self, segment: Segment, output: Output, chunk: int, throttle: Throttle) -> int:
+    def _pass_plain(self, segment: Segment, output: Output, chunk: int, throttle: Throttler) -> int:
         """Rewrite the plain batches that come first, where they stay plain; returns up to which byte of the
         segment.
         """
         if self._policy.compresses:
             return 0
         if self._stretch is None:
-            self._stretch = Stretch(chunk, throttle.at_once)
+            self._stretch = SegmentReader(chunk, throttle.at_once)
         stretch, how, counts = self._stretch, self._how, self.counts
         stretch.begin(segment, 0)
         while not stretch.is_over:
@@ -189,7 +189,7 @@ class Rewriter:
                 output.add(data, batches)
         return stretch.position
 
-    def _compact(self, segment: Segment, piece: Piece) -> tuple[memoryview, NDArray[np.void]]:
+    def _compact(self, segment: Segment, piece: CleanerPiece) -> tuple[memoryview, NDArray[np.void]]:
         """Return what stays of the batches of a piece, one after the other, with the codec that each is to
         have.
         """

@@ -16,7 +16,7 @@ from segstore.records import HEADER_SIZE, Records, batch_ptr, batch_type, decode
 from segstore.records.bring_up import bring_up
 from segstore.records.header import CODEC_MASK, LEAST_RECORD, MAGIC
 from segstore.storage.cleaner.offset_map import OffsetMap, checked
-from segstore.storage.segment.batch_scan import BAD, Step, walk
+from segstore.storage.segment.batch_scan import BAD, ScanStep, walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,7 @@ MOST_PLAIN = 8 << 20
 """Decompressed bytes at which a piece ends; one batch may be more."""
 
 
-class Piece(NamedTuple):
+class CleanerPiece(NamedTuple):
     """Whole batches of magic 2: `data` holds them, and `position` is what their headers count positions
     from; `records` are their records.
 
@@ -53,7 +53,7 @@ def pieces(
     chunk: int,
     throttle: Callable[[int], None],
     wanted: Wanted | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[CleanerPiece]:
     """Yield all batches of a segment from byte `start` on, or only those that are `wanted`; every CRC is
     checked.
 
@@ -88,7 +88,7 @@ def _runs(batches: NDArray[np.void]) -> list[NDArray[np.void]]:
     return np.split(batches, np.flatnonzero(begins) + 1)
 
 
-def _run(path: str, step: Step, run: NDArray[np.void], least: int) -> Iterator[Piece]:
+def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterator[CleanerPiece]:
     """Yield a run of batches, whose offsets are at least `least`. Raises CorruptRecordError."""
     old = run["magic"][0] != MAGIC
     data, position, batches = step.data, step.position, run
@@ -99,7 +99,7 @@ def _run(path: str, step: Step, run: NDArray[np.void], least: int) -> Iterator[P
     while len(batches):
         records = decode(data, batches, path, position, most=MOST_PLAIN)
         n = len(records.batches)
-        yield Piece(data, position, batches[:n], records, codec[:n], bool(old))
+        yield CleanerPiece(data, position, batches[:n], records, codec[:n], bool(old))
         batches, codec = batches[n:], codec[n:]
 
 
@@ -115,7 +115,7 @@ _WINDOWS = 8
 """One call may give this many times `chunk`."""
 
 
-class Stretch:
+class SegmentReader:
     """Goes over a segment from byte `position` on, which moves, at most `at_once` bytes a call, through a
     window of `chunk` bytes.
     """

@@ -27,7 +27,7 @@ class CleaningStopped(Exception):
     """
 
 
-class Throttle:
+class Throttler:
     """Called with the bytes that were read or are to be written; it waits where that was too fast.
 
     `clock` gives seconds; `wait(seconds)` returns True, at once, when the cleaning is to stop.
@@ -84,7 +84,7 @@ class Throttle:
 # A compaction may take hours: in its waits retention gets its turn, in the cleaning thread.
 
 
-class GivingWay(Throttle):
+class GivingWay(Throttler):
     """A throttle that calls `turn()`, which does what is due, and returns in how many seconds it is to be
     called again.
     """

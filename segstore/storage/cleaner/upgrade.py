@@ -25,9 +25,9 @@ from segstore.records.header import CODEC_MASK, MAGIC
 from segstore.storage.cleaner.offset_map import checked
 from segstore.storage.cleaner.retain import levels
 from segstore.storage.cleaner.rewrite import Levels, Output, compressed
-from segstore.storage.cleaner.segment_reader import Piece, pieces
+from segstore.storage.cleaner.segment_reader import CleanerPiece, pieces
 from segstore.storage.cleaner.swap import check_settled, remove_strays, swap, undone_on_error
-from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
+from segstore.storage.cleaner.throttle import CleaningStopped, Throttler
 from segstore.storage.segment.batch_scan import BAD, walk
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class UpgradedSegment(NamedTuple):
 def upgrade(
     partition: Partition,
     config: StoreConfig,
-    throttle: Throttle,
+    throttle: Throttler,
     swapped: Callable[[UpgradedSegment], object],
     flushed: Callable[[], object] = lambda: None,
 ) -> None:
@@ -92,7 +92,7 @@ def _unless_removed(partition: Partition, segment: Segment) -> Iterator[None]:
             raise
 
 
-def holds_old(segment: Segment, throttle: Throttle) -> bool:
+def holds_old(segment: Segment, throttle: Throttler) -> bool:
     """Return whether a segment holds messages of magic 0 or 1. Raises CorruptRecordError where damage may
     hide them.
     """
@@ -109,11 +109,11 @@ def holds_old(segment: Segment, throttle: Throttle) -> bool:
     return False
 
 
-def _upgraded(partition: Partition, old: Segment, chunk: int, throttle: Throttle) -> UpgradedSegment:
+def _upgraded(partition: Partition, old: Segment, chunk: int, throttle: Throttler) -> UpgradedSegment:
     remove_strays(partition)
     output = Output(partition, old.base_offset, MOST_RELATIVE)
     with undone_on_error(partition, lambda: output.segments):
-        before = Content()
+        before = RecordDigest()
         for piece in pieces(old, 0, chunk, throttle):
             before.add(piece.records)
             data, batches = _as_it_was_compressed(piece, levels(partition.config))
@@ -125,7 +125,7 @@ def _upgraded(partition: Partition, old: Segment, chunk: int, throttle: Throttle
     return UpgradedSegment(before.count, old.size, sum(segment.size for segment in new))
 
 
-def _as_it_was_compressed(piece: Piece, level: Levels) -> tuple[memoryview, NDArray[np.void]]:
+def _as_it_was_compressed(piece: CleanerPiece, level: Levels) -> tuple[memoryview, NDArray[np.void]]:
     """Return the batches of a piece, one after the other, each with the codec that it had."""
     batches = piece.batches.copy()
     start = int(batches["position"][0]) - piece.position
@@ -147,7 +147,7 @@ def _aborted(segment: Segment) -> list[AbortedTxn]:
 # --- reading once more -------------------------------------------------------------------------
 
 
-class Content:
+class RecordDigest:
     """What records say, whatever batches they lie in: their number, and a digest of each column but the
     headers, which old messages don't have.
     """
@@ -166,7 +166,7 @@ class Content:
         self.count += len(records)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Content):
+        if not isinstance(other, RecordDigest):
             return NotImplemented
         same = zip(self._digests, other._digests, strict=True)
         return self.count == other.count and all(a.digest() == b.digest() for a, b in same)
@@ -187,11 +187,11 @@ def _joined(column: ByteColumn) -> NDArray[np.uint8]:
     return out
 
 
-def _check(new: list[Segment], before: Content, chunk: int, throttle: Throttle) -> None:
+def _check(new: list[Segment], before: RecordDigest, chunk: int, throttle: Throttler) -> None:
     """Read the new segments, before they take the old one's place. Raises CorruptRecordError, StorageError
     where they do not say the same.
     """
-    after, old = Content(), False
+    after, old = RecordDigest(), False
     for segment in new:
         for piece in pieces(segment, 0, chunk, throttle):
             after.add(piece.records)

@@ -32,8 +32,8 @@ from segstore.logger import Logger
 from segstore.storage.inbox.adopt_partition import PartitionAdoption
 from segstore.storage.inbox.adopted_ids import AdoptedIds
 from segstore.storage.inbox.gatherer import Gatherer
-from segstore.storage.inbox.intent import Intent, Place, remove_intent, write_intent
-from segstore.storage.inbox.joined import Joined, forget_joined, write_joined
+from segstore.storage.inbox.intent import Intent, LogOffsetMetadata, remove_intent, write_intent
+from segstore.storage.inbox.joined import JoinNote, forget_joined, write_joined
 from segstore.storage.inbox.known_ids import Adoption, check_again
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import Manifest
@@ -61,7 +61,7 @@ class Adopter:
         partition: Callable[[str, int], Partition],
         clock: Callable[[], int],
         segment_bytes: int,
-        unsynced: Callable[[Joined], None],
+        unsynced: Callable[[JoinNote], None],
     ) -> None:
         self._folder, self._ids, self._topics, self._partition = folder, ids, topics, partition
         self._files: Files = folder.files
@@ -137,7 +137,7 @@ class Adopter:
         if manifest.is_sealed and not self._files.exists(self._folder.manifest(manifest.stem)):
             raise StagedFilesError(f"{manifest.id!r} was taken back")
 
-    def _note_what_is_joined(self, noted: Joined, joined: Joined) -> Joined:
+    def _note_what_is_joined(self, noted: JoinNote, joined: JoinNote) -> JoinNote:
         """Return `joined`; where files could not become segments as it was noted, the note is made anew."""
         if joined != noted:
             forget_joined(self._folder, noted.stem)
@@ -145,7 +145,9 @@ class Adopter:
                 write_joined(self._folder, joined)
         return joined
 
-    def _undo(self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[Place]) -> None:
+    def _undo(
+        self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[LogOffsetMetadata]
+    ) -> None:
         try:
             # First: while the id is recorded, the logs must not be cut.
             if self._ids.find(manifest.id) is not None:
@@ -164,8 +166,8 @@ class Adopter:
                 one.fence(error)
 
 
-def _joined(manifest: Manifest, work: Sequence[PartitionAdoption]) -> Joined:
-    return Joined(manifest.stem, manifest.id, tuple(segment for one in work for segment in one.joined))
+def _joined(manifest: Manifest, work: Sequence[PartitionAdoption]) -> JoinNote:
+    return JoinNote(manifest.stem, manifest.id, tuple(segment for one in work for segment in one.joined))
 
 
 def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFile) -> None:

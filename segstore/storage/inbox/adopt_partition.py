@@ -18,14 +18,14 @@ from segstore.files import Handle
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.records import Encoded
 from segstore.storage.inbox.gatherer import Gatherer
-from segstore.storage.inbox.intent import Place
+from segstore.storage.inbox.intent import LogOffsetMetadata
 from segstore.storage.inbox.joined import JoinedSegment
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import StagedFile
-from segstore.storage.inbox.verify import Verified, chunks_of, verify
+from segstore.storage.inbox.verify import VerifiedFile, chunks_of, verify
 from segstore.storage.log.flushing import NEVER
 from segstore.storage.log.partition import Partition
-from segstore.storage.log.writer import Restore
+from segstore.storage.log.writer import AppendUndo
 from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import create_segment, remove_segment
@@ -47,11 +47,11 @@ class PartitionAdoption:
     ) -> None:
         self.partition, self.topic = partition, files[0]
         self._staged, self._folder, self._segment_bytes = files, folder, segment_bytes
-        self._work: list[Verified] = []
+        self._work: list[VerifiedFile] = []
         self._indexes: dict[str, list[str]] = {}  # by a staged file's path: its future index files
         self._writer, self._segments = partition.writer, partition.segments
         self._pool, self._files = partition.context.pool, partition.context.files
-        self._restore: Restore | None = None
+        self._restore: AppendUndo | None = None
         self._last = 0  # the number of the segment that was active
         self._replaced = False  # the segment that was active, and empty, has a staged file's bytes
         self._temporary = ""  # path of a link that was not renamed to a segment's name yet
@@ -88,10 +88,10 @@ class PartitionAdoption:
                 self._sync(written)
         self._sync(written)
 
-    def _is_joined(self, run: Sequence[Verified]) -> bool:
+    def _is_joined(self, run: Sequence[VerifiedFile]) -> bool:
         return len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
 
-    def _may_sync_later(self, runs: Sequence[Sequence[Verified]]) -> bool:
+    def _may_sync_later(self, runs: Sequence[Sequence[VerifiedFile]]) -> bool:
         """Return whether all files are joined to segments, and are on disk themselves, so that these segments
         need not be synced before the adoption is acknowledged. Not where each append is synced, since the
         next one would wait for their sync.
@@ -104,8 +104,8 @@ class PartitionAdoption:
         )
 
     def _joined_of(
-        self, run: Sequence[Verified], gatherer: Gatherer, place: tuple[int, int], *, later: bool
-    ) -> Verified:
+        self, run: Sequence[VerifiedFile], gatherer: Gatherer, place: tuple[int, int], *, later: bool
+    ) -> VerifiedFile:
         """Join files in one; `later`: it is synced after the adoption."""
         parts = tuple(one.file for one in run)
         sync = not later and sum(part.size for part in parts) >= self._segment_bytes
@@ -119,16 +119,16 @@ class PartitionAdoption:
             with written.pop() as handle:
                 self._files.sync(handle)
 
-    def _verified(self, file: StagedFile) -> Verified:
+    def _verified(self, file: StagedFile) -> VerifiedFile:
         path = self._folder.staged(file)
         return verify(self._files, path, file, self.partition.config, self._segment_bytes)
 
-    def _runs(self, checked: Sequence[Verified]) -> Iterator[list[Verified]]:
+    def _runs(self, checked: Sequence[VerifiedFile]) -> Iterator[list[VerifiedFile]]:
         """Yield lists of files that go into one file each: a large file alone, others together as far as they
         can be a segment.
         """
         config = self.partition.config
-        run: list[Verified] = []
+        run: list[VerifiedFile] = []
         size = records = latest = 0
         for one in checked:
             first = run[0].stamps[0] if run else one.stamps[0]
@@ -143,7 +143,7 @@ class PartitionAdoption:
             run.append(one)
         yield run
 
-    def _is_gathered(self, one: Verified) -> bool:
+    def _is_gathered(self, one: VerifiedFile) -> bool:
         """Return whether a file may be joined with others: small files, and large ones that were touched;
         only where the topic keeps timestamps, so that their bytes stay as they are.
         """
@@ -151,7 +151,7 @@ class PartitionAdoption:
         large = one.file.size >= self._segment_bytes
         return as_it_is and one.indexes is None and not (large and one.durable)
 
-    def _restamped(self, one: Verified, base: int, epoch: int) -> Handle:
+    def _restamped(self, one: VerifiedFile, base: int, epoch: int) -> Handle:
         """Write the offsets into a file, and return the handle for the later sync. Write-back starts now, so
         that the disk works while other files are written.
         """
@@ -162,15 +162,15 @@ class PartitionAdoption:
 
     # --- with the token -------------------------------------------------------------------
 
-    def place(self) -> Place:
+    def place(self) -> LogOffsetMetadata:
         """Return where the log ends; the caller holds the append token from now on."""
         topic = self.topic
         self._writer.check_leads()
         active = self._segments.active
-        self._restore, self._last = Restore(self._segments), len(self._segments) - 1
+        self._restore, self._last = AppendUndo(self._segments), len(self._segments) - 1
         segment = active.segment
         where = segment.base_offset, segment.size, active.end.next_offset
-        return Place(topic.topic, topic.topic_id, topic.partition, *where)
+        return LogOffsetMetadata(topic.topic, topic.topic_id, topic.partition, *where)
 
     @property
     def offsets(self) -> tuple[int, int]:
@@ -213,7 +213,7 @@ class PartitionAdoption:
         """Note, before it becomes visible, that all is durable but what `joined` has."""
         self.partition.flushing.adopted(self.offsets[0 if self.joined else 1])
 
-    def _copy(self, one: Verified) -> None:
+    def _copy(self, one: VerifiedFile) -> None:
         with self._files.open(one.path) as handle:
             self._writer.write_staged(self._chunks(handle, one.file))
 
@@ -225,7 +225,7 @@ class PartitionAdoption:
 
     # --- staged files as segments ------------------------------------------------------------
 
-    def _take_whole(self, run: Sequence[Verified]) -> int:
+    def _take_whole(self, run: Sequence[VerifiedFile]) -> int:
         """Take files as segments; returns how many: the others can't have a second name."""
         segments, taken = self._segments, 0
         if segments.active.segment.size:
@@ -245,7 +245,7 @@ class PartitionAdoption:
             self.partition.sealed(end, taken)
         return taken
 
-    def _take(self, one: Verified, base: int) -> bool:
+    def _take(self, one: VerifiedFile, base: int) -> bool:
         """Make a file the segment behind the last one, or in place of that if it has base offset `base` and
         so is empty.
         """
@@ -314,7 +314,7 @@ class PartitionAdoption:
         if self._segments.fenced is None:
             self._segments.fence(error)
 
-    def _put_back_replaced(self, restore: Restore) -> None:
+    def _put_back_replaced(self, restore: AppendUndo) -> None:
         """Undo the append, first in memory, as `LogWriter.put_back` does; then names are removed, and an
         empty log gets its own name again.
         """

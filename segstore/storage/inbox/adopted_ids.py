@@ -71,14 +71,14 @@ class AdoptedIds:
         if not self._copied:
             self._rewrite_copy()
 
-    def _read(self, path: str) -> tuple[_Lines, int]:
+    def _read(self, path: str) -> tuple[_SoundLines, int]:
         """Return the sound lines of a file, and how many are damaged."""
         if not self._files.exists(path):
-            return _Lines((), 0), 0
+            return _SoundLines((), 0), 0
         data = self._files.read_file(path, _MOST_BYTES)
         lines = data.splitlines(keepends=True)
         whole = tuple(parse_adoption(line) for line in lines if not _is_damaged(line))
-        return _Lines(whole, len(data)), len(lines) - len(whole)
+        return _SoundLines(whole, len(data)), len(lines) - len(whole)
 
     def _tell(self, damaged: int, damaged_copy: int, lost: int) -> None:
         if damaged and damaged_copy:
@@ -176,7 +176,7 @@ class AdoptedIds:
         log.warning("%s can't be written, and is made anew with the next id: %s", self._copy, error)
 
 
-class _Lines(NamedTuple):
+class _SoundLines(NamedTuple):
     """The sound lines of a file, and its size in bytes."""
 
     adoptions: tuple[Adoption, ...]

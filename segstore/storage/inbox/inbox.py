@@ -27,7 +27,7 @@ from segstore.errors import (
 from segstore.integers import INT32_MAX
 from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.storage.context import Context, wall_clock
+from segstore.storage.context import StoreContext, wall_clock
 from segstore.storage.inbox.adopt import Adopter
 from segstore.storage.inbox.adopted_ids import AdoptedIds
 from segstore.storage.inbox.cleanup import put_aside, remove_earlier, sweep
@@ -39,7 +39,7 @@ from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.unsynced_joins import UnsyncedJoins
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.topics import TopicInfo
-from segstore.storage.told import Told
+from segstore.storage.told import ReportedFailures
 from segstore.threads import Background, Latch, apart, others_are_gone
 
 # --- watch -------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ _LOOK = 0.05  # seconds
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, errno.EPERM})
 
 
-class Watch:
+class RenameWatch:
     """Notices when a file is renamed into a directory, which must exist, without polling (inotify).
 
     One thread waits; any may stop it. Where the system has no watch left for this user, the waiting thread
@@ -114,7 +114,7 @@ class Inbox:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         config: StoreConfig,
         there: Collection[str],
         topics: Callable[[], Mapping[str, TopicInfo]],
@@ -127,7 +127,7 @@ class Inbox:
         self.folder.prepare()
         # Failures that repeat are reported once. The key is a stem for a manifest that can't be adopted now,
         # (stem,) for one that is refused, or "left-overs" or "looking".
-        self._told = Told()
+        self._told = ReportedFailures()
         self._make_way(there)
         self._ids = AdoptedIds(
             context.files,
@@ -155,7 +155,7 @@ class Inbox:
         )
         self._looked = Latch()  # opened once the manifests that waited at the open were tried
         self._failed: BaseException | None = None
-        self._watch: Watch | None = None
+        self._watch: RenameWatch | None = None
 
     # --- opening ----------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class Inbox:
     def begin(self) -> None:
         """Adopt the manifests that wait, and from now on each one that is sealed. Raises OSError."""
         self.folder.remove_gathered()
-        self._watch = Watch(self.folder.sealed)  # first: a manifest sealed meanwhile is an event
+        self._watch = RenameWatch(self.folder.sealed)  # first: a manifest sealed meanwhile is an event
         for stem in self.folder.of_kind(names.INTENT):
             if not self._context.files.exists(self.folder.manifest(stem)):
                 self.folder.unlink(self.folder.intent(stem))

@@ -24,7 +24,7 @@ from segstore.storage.segment.segment_files import scan_directory
 _PLACE = (str, str, int, int, int, int)
 
 
-class Place(NamedTuple):
+class LogOffsetMetadata(NamedTuple):
     """Where a partition's log ended: `position` bytes into the segment with base offset `segment`."""
 
     topic: str
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 class Intent(NamedTuple):
     stem: str
     id: str
-    places: tuple[Place, ...]
+    places: tuple[LogOffsetMetadata, ...]
 
 
 def write_intent(folder: Folder, intent: Intent) -> None:
@@ -63,7 +63,7 @@ def read_intent(folder: Folder, stem: str) -> Intent:
         raise
     try:
         held = unframe(data)
-        places = tuple(Place(*row) for row in held["places"])
+        places = tuple(LogOffsetMetadata(*row) for row in held["places"])
         kinds = [type(held["id"]), *(type(value) for place in places for value in place)]
         if kinds != [str, *_PLACE * len(places)]:
             raise ValueError("places are no places, or the id is none")
@@ -74,7 +74,9 @@ def read_intent(folder: Folder, stem: str) -> Intent:
         raise CorruptCheckpointError(path, 1, f"no intent: {error}") from error
 
 
-def undo(files: Files, root: str, topics: Mapping[str, TopicInfo], places: Sequence[Place]) -> None:
+def undo(
+    files: Files, root: str, topics: Mapping[str, TopicInfo], places: Sequence[LogOffsetMetadata]
+) -> None:
     """Cut what was appended, durably; may be repeated. A topic that was deleted meanwhile is skipped. Raises
     OSError.
     """
@@ -87,7 +89,7 @@ def undo(files: Files, root: str, topics: Mapping[str, TopicInfo], places: Seque
             _cut(files, directory, place)
 
 
-def _cut(files: Files, directory: str, place: Place) -> None:
+def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     """Remove names, and no byte behind them: they may be a staged file's too, which is adopted again."""
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):
         gone = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}

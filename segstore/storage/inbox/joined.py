@@ -62,7 +62,7 @@ class JoinedSegment(NamedTuple):
         return made
 
 
-class Joined(NamedTuple):
+class JoinNote(NamedTuple):
     """A note; `durable`: the staged files are needed no more."""
 
     stem: str
@@ -80,7 +80,7 @@ class Joined(NamedTuple):
         return {(segment.topic, segment.partition) for segment in self.segments}
 
 
-def write_joined(folder: Folder, joined: Joined) -> None:
+def write_joined(folder: Folder, joined: JoinNote) -> None:
     """Write a note, durable when this returns. Raises OSError; the note may exist then, or not."""
     held = {
         "version": VERSION,
@@ -91,7 +91,7 @@ def write_joined(folder: Folder, joined: Joined) -> None:
     folder.files.write_atomic(folder.joined(joined.stem), frame(held))
 
 
-def read_joined(folder: Folder, stem: str) -> Joined:
+def read_joined(folder: Folder, stem: str) -> JoinNote:
     """Return the note. Raises CorruptCheckpointError, FileNotFoundError, OSError."""
     path = folder.joined(stem)
     try:
@@ -99,7 +99,7 @@ def read_joined(folder: Folder, stem: str) -> Joined:
         if held["version"] != VERSION or [type(held[k]) for k in ("id", "durable")] != [str, bool]:
             raise ValueError(f"version {held['version']!r} is not known here, or the id is none")
         segments = tuple(map(JoinedSegment.parse, held["segments"]))
-        return Joined(stem, held["id"], segments, held["durable"])
+        return JoinNote(stem, held["id"], segments, held["durable"])
     except OSError as error:
         if error.errno in NOT_A_FILE:
             raise CorruptCheckpointError(path, 1, f"no note: {error.strerror}") from error
@@ -115,7 +115,7 @@ def forget_joined(folder: Folder, stem: str) -> None:
         folder.files.sync_dir(folder.path)
 
 
-def remove_joined(folder: Folder, joined: Joined) -> None:
+def remove_joined(folder: Folder, joined: JoinNote) -> None:
     """Remove the staged files and the note, whose segments are durable. Raises OSError; may be repeated."""
     if not joined.durable:
         write_joined(folder, joined._replace(durable=True))
@@ -143,7 +143,7 @@ def kept(folder: Folder) -> set[tuple[str, str]]:
 def join_again(
     folder: Folder,
     topics: Mapping[str, TopicInfo],
-    joined: Joined,
+    joined: JoinNote,
     durable_below: Callable[[TopicInfo, int], int],
 ) -> None:
     """Make a note's segments anew and durable, before their partitions are opened; may be repeated.
@@ -177,7 +177,7 @@ def _join(folder: Folder, segment: JoinedSegment) -> None:
         files.sync_dir(directory)
 
 
-def all_joined(folder: Folder, damaged: Callable[[str, CorruptCheckpointError], None]) -> Sequence[Joined]:
+def all_joined(folder: Folder, damaged: Callable[[str, CorruptCheckpointError], None]) -> Sequence[JoinNote]:
     """Return the notes; those that can't be read are handed to `damaged`. Raises OSError."""
     found = []
     for stem in folder.of_kind(names.JOINED):

@@ -31,7 +31,7 @@ _BLIND = 0.005  # the same where no ends are published yet
 _SETTLING = 0.002  # the same once the id is recorded: only some unlinks are left to be done
 
 
-class Sealed:
+class SealedManifest:
     """One manifest, by `work`'s id and files, in the store at `root`."""
 
     def __init__(self, files: Files, root: str, work: Manifest) -> None:

@@ -19,12 +19,12 @@ from segstore.errors import (
 from segstore.logger import Logger
 from segstore.storage.inbox.adopted_ids import AdoptedIds
 from segstore.storage.inbox.cleanup import put_aside
-from segstore.storage.inbox.joined import Joined, all_joined, forget_joined, join_again, remove_joined
+from segstore.storage.inbox.joined import JoinNote, all_joined, forget_joined, join_again, remove_joined
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.topic_info import TopicInfo
-from segstore.storage.told import Told
+from segstore.storage.told import ReportedFailures
 
 log = Logger("segstore")
 
@@ -39,10 +39,10 @@ class UnsyncedJoins:
         partition: Callable[[str, int], Partition],
     ) -> None:
         self._folder, self._tell, self._partition = folder, tell, partition
-        self._joined: dict[str, Joined] = {}  # by stem
-        self._told = Told()
+        self._joined: dict[str, JoinNote] = {}  # by stem
+        self._told = ReportedFailures()
 
-    def add(self, joined: Joined) -> None:
+    def add(self, joined: JoinNote) -> None:
         """Take a note that was written, whose adoption is over."""
         self._joined[joined.stem] = joined
 
@@ -64,7 +64,7 @@ class UnsyncedJoins:
                 if self._told.is_new(stem, error):
                     log.warning("what %s has joined can't be synced now: %s", stem, error)
 
-    def _sync(self, joined: Joined) -> None:
+    def _sync(self, joined: JoinNote) -> None:
         for topic, number in sorted(joined.partitions):
             try:
                 self._partition(topic, number).flush()

@@ -38,7 +38,7 @@ _OFFSET_ENTRY, _TIME_ENTRY = 8, 12
 _SPARSE = 1 << 16  # bytes read at a time of a file whose batches are large
 
 
-class Verified(NamedTuple):
+class VerifiedFile(NamedTuple):
     """A sound staged file. `place`: its base offset and its leader epoch, -1 where it has several. `stamps`:
     the timestamp of its first batch, and the largest, in ms. `indexes`: its index entries as a segment, None
     where it is to be copied. `durable`: the file is on disk as it is now. A file that was touched since it
@@ -81,7 +81,9 @@ def chunks_of(
             return
 
 
-def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int) -> Verified:
+def verify(
+    files: Files, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int
+) -> VerifiedFile:
     """Check a staged file. A file of `segment_bytes` or more becomes a segment if it can.
 
     Raises StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError where the disk can't be read.
@@ -174,7 +176,7 @@ class _Look:
         self._base = self._offset = self._epoch = -1
         self._at = self._batches = 0
 
-    def run(self, files: Files, handle: Handle) -> Verified:
+    def run(self, files: Files, handle: Handle) -> VerifiedFile:
         said, keys = self._file, self._validator.needs_keys and not self._file.keyed
         durable = 0 < said.changed == files.changed(handle) and said.boot == boot_id() != ""
         if durable and not keys:
@@ -197,7 +199,7 @@ class _Look:
                 f"not {said.records:,} in {said.batches:,}"
             )
         place, stamps = (self._base, self._epoch), (self._first_ms, self._latest_ms)
-        return Verified(said, self._path, place, stamps, self._indexes() if durable else None, durable)
+        return VerifiedFile(said, self._path, place, stamps, self._indexes() if durable else None, durable)
 
     def _look_for_keys(self, buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int) -> None:
         for batch in range(len(batches)):  # one at a time: a batch may be large once decompressed

@@ -25,7 +25,7 @@ from segstore.records.encoded import PLAIN
 from segstore.records.header import APPEND_TIME_FLAG
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.validator import LogValidator
-from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
+from segstore.storage.producers.append_info import ExpectedEnd, ProducerAppendInfo, claim_of
 
 if TYPE_CHECKING:
     from segstore.records.arrow_table import TableColumns
@@ -38,7 +38,7 @@ def append(
     partition: Partition,
     chunks: list[Encoded],
     n: int,
-    claim: Claim | ExpectedEnd | None = None,
+    claim: ProducerAppendInfo | ExpectedEnd | None = None,
     acks: Acks = ALL,
 ) -> int:
     """Append `n` records with contiguous offsets, visible together; return the first offset. With a `claim`
@@ -50,7 +50,7 @@ def append(
     """
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
-    opens = isinstance(claim, Claim) and claim.verified
+    opens = isinstance(claim, ProducerAppendInfo) and claim.verified
     acknowledger, first = partition.acks, SLOW
     if short and acknowledger is not None:
         first = append_inline(
@@ -460,7 +460,9 @@ def append_record(
     return _append(partition, [encoded], 1, claim, acks)
 
 
-def _append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None, acks: Acks) -> Appended:
+def _append(
+    partition: Partition, chunks: list[Encoded], n: int, claim: ProducerAppendInfo | None, acks: Acks
+) -> Appended:
     size = sum(chunk.size for chunk in chunks)
     first = append(partition, chunks, n, claim, acks)
     append_time = -1

@@ -13,7 +13,7 @@ from segstore.mutex import check_apart
 from segstore.records.header import APPEND_TIME_FLAG
 from segstore.storage.log.append import SLOW, append, undone
 from segstore.storage.log.sent_batch import Received, SentBatch, check_batch, check_received, of_header
-from segstore.storage.producers.append_info import Claim
+from segstore.storage.producers.append_info import ProducerAppendInfo
 
 if TYPE_CHECKING:
     from segstore.storage.log.acks import Acks
@@ -74,7 +74,9 @@ def _take(tail: Tail, rules: Any, batch: Received, header: Any) -> int:
 
 def _append(partition: Partition, sent: SentBatch, acks: Acks, verified: bool) -> AppendedBatch:
     template, encoded = sent.template, sent.encoded
-    claim = None if template.producer_id < 0 else Claim(template, sequenced=True, verified=verified)
+    claim = (
+        None if template.producer_id < 0 else ProducerAppendInfo(template, sequenced=True, verified=verified)
+    )
     first = append(partition, [encoded], sent.records, claim, acks)
     repeated = claim.repeated if claim is not None else []
     append_time = -1

@@ -1,4 +1,4 @@
-"""`Exchange`: requests of one connection that are alike, each of which one call of C receives, does and
+"""`NativeExchange`: requests of one connection that are alike, each of which one call of C receives, does and
 answers (`_native/exchange.c`): a produce by the native tail, a fetch of a few batches by one look at one
 segment.
 
@@ -40,7 +40,7 @@ class Alike(NamedTuple):
     committed: bool = False
 
 
-class Exchange:
+class NativeExchange:
     """`c` is the struct for C. `counts`, a `seg_counts *`, gets what is answered in whole. `begin` comes
     before each call: its memory is the caller's, and not kept.
     """

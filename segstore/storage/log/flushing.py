@@ -9,7 +9,7 @@ from functools import partial
 
 from segstore.errors import StorageError, StoreClosedError, copy_of
 from segstore.integers import INT64_MAX
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.visibility import Visible
 from segstore.storage.log.writer import LogWriter
@@ -18,7 +18,7 @@ from segstore.storage.segment.native_tail import NativeTail
 NEVER = INT64_MAX  # Kafka's default for flush.ms
 
 
-class Flushing:
+class FlushPolicy:
     """Decides when a partition is flushed: by flush.messages and flush.ms, behind a roll, and on request.
 
     The append token is never held here, but for `adopted`. `changed` says whether anything was written that
@@ -26,7 +26,7 @@ class Flushing:
     """
 
     def __init__(
-        self, context: Context, writer: LogWriter, flusher: Flusher, visible: Visible, changed: bool
+        self, context: StoreContext, writer: LogWriter, flusher: Flusher, visible: Visible, changed: bool
     ) -> None:
         self._context, self._writer, self._flusher, self._visible = context, writer, flusher, visible
         self.changed = changed

@@ -25,18 +25,18 @@ from segstore.errors import HostUnavailableError, StorageError, StoreClosedError
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
 from segstore.records import Encoded
-from segstore.storage.context import Context, os_errors, wall_clock
+from segstore.storage.context import StoreContext, os_errors, wall_clock
 from segstore.storage.log.validator import LogValidator
-from segstore.storage.producers.append_info import Claim, ExpectedEnd
+from segstore.storage.producers.append_info import ExpectedEnd, ProducerAppendInfo
 from segstore.storage.segment import index_files
 from segstore.storage.segment.native_tail import NativeTail
 from segstore.storage.segment.segment import Segment
 from segstore.storage.shared.refused_calls import refused_in_guest
-from segstore.storage.shared.verdicts import Request
+from segstore.storage.shared.verdicts import MemberRequest
 
 if TYPE_CHECKING:
     from segstore.config import TopicConfig
-    from segstore.storage.log.read_only_partition import Follower
+    from segstore.storage.log.read_only_partition import ReadOnlyPartition
 
 MOST_AT_ONCE = 4 << 20
 """Bytes of the largest append that a guest makes by itself: a longer one would hold up all others."""
@@ -49,7 +49,7 @@ class GuestSide(Protocol):
     def share_of(self, key: int) -> tuple[int, Any] | None:
         """Return the slot of a partition, and a new share of its log; None if there is none yet."""
 
-    def ask(self, what: int, request: Request) -> None:
+    def ask(self, what: int, request: MemberRequest) -> None:
         """Ask the host; see `Asking.ask`."""
 
     @property
@@ -106,7 +106,7 @@ class GuestTail:
 class GuestFlushing:
     """Keeps flush.messages and flush.ms for what this process appends."""
 
-    def __init__(self, context: Context, flush: Callable[[int], None]) -> None:
+    def __init__(self, context: StoreContext, flush: Callable[[int], None]) -> None:
         self._context, self._flush = context, flush
         self._planned = False
         self._messages = self._ms = NEVER
@@ -159,12 +159,12 @@ class GuestPartition:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         side: GuestSide,
         topic: str,
         partition: int,
         key: int,
-        follower: Follower,
+        follower: ReadOnlyPartition,
         topic_config: Callable[[], TopicConfig],
     ) -> None:
         self.context, self._side, self.follower = context, side, follower
@@ -231,11 +231,11 @@ class GuestPartition:
         """Raise IllegalStateError: only the host moves the log start offset."""
         raise refused_in_guest("delete_records()")
 
-    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
+    def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
         """Append what C could not append at once; returns the first offset. Raises OffsetMismatchError,
         HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is appended then.
         """
-        if isinstance(claim, Claim):
+        if isinstance(claim, ProducerAppendInfo):
             raise refused_in_guest("a producer with an id")
         ready, size = [], 0
         for chunk in (stream := iter(chunks)):
@@ -309,7 +309,7 @@ class GuestPartition:
             raise self._fenced()
         elif wants == "lock":
             word, self._share.waited_for = self._share.waited_for, 0
-            self._side.ask(lib.SEG_ASKS_AWAY, Request(self._slot, self._key, word=word))
+            self._side.ask(lib.SEG_ASKS_AWAY, MemberRequest(self._slot, self._key, word=word))
         elif wants == "sealed":
             with os_errors():
                 self._let_go()
@@ -324,11 +324,11 @@ class GuestPartition:
         told = f"{self.directory} is fenced for writing until the host reopens it: a sync failed"
         return StorageError(number, f"{told}: {os.strerror(number)}", self._path)
 
-    def _request(self, chunk: Encoded) -> Request:
+    def _request(self, chunk: Encoded) -> MemberRequest:
         headers, n = chunk.headers, chunk.n
         offsets = sum(headers[i].last_offset - headers[i].base_offset + 1 for i in range(n))
         generation, when = self._share.generation, self._when(int(headers[0].max_timestamp))
-        return Request(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
+        return MemberRequest(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
 
     def _when(self, timestamp: int) -> int:
         """Return the time by which C measures the age of the segment for a batch."""
@@ -352,7 +352,7 @@ class GuestPartition:
                 native.c.ends = memory
                 return
         self._slot = self._side.slot_of(self._key)
-        self._side.ask(lib.SEG_ASKS_READY, Request(self._slot, self._key))
+        self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
     def _let_go(self) -> None:
         """Cut what this process may have written behind the ends of segments whose lock was taken from it
@@ -368,7 +368,7 @@ class GuestPartition:
             if number != -errno.EAGAIN:  # else the host has not gone on yet
                 share.aways = aways
         if number == -errno.EAGAIN:
-            self._side.ask(lib.SEG_ASKS_READY, Request(self._slot, self._key))
+            self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
     def _bind(self) -> None:
         """Open the files of the log's generation, and let C append to them. Raises OSError, StorageError."""
@@ -449,7 +449,7 @@ class GuestPartition:
         if not self.tail.native.is_open or not self.tail.flush_to(end):
             if self._wants() == "fence":
                 raise self._fenced()
-            self._side.ask(lib.SEG_ASKS_SYNC, Request(self._slot, self._key, offsets=end))
+            self._side.ask(lib.SEG_ASKS_SYNC, MemberRequest(self._slot, self._key, offsets=end))
 
     def _is_durable(self, end: int) -> bool:
         share = self._share
@@ -475,7 +475,7 @@ def joined(chunks: list[Encoded]) -> Encoded:
     return whole
 
 
-def cut_sealed(context: Context, directory: str, sealed: Any, interval: int) -> None:
+def cut_sealed(context: StoreContext, directory: str, sealed: Any, interval: int) -> None:
     """Cut what lies behind the end of a sealed segment, to which nobody writes any more, and make its indexes
     anew: so long nobody could end them. Raises OSError.
     """

@@ -1,4 +1,4 @@
-"""`LogEnd`: where the next batch of a log will begin; and `LastRecords`, which come there.
+"""`LogEnd`: where the next batch of a log will begin; and `LastRecordEnds`, which come there.
 
 A reader that has read all of a log waits for the next record, which mostly comes in a batch of its own: it is
 read within the wait, in C (_native/follow.c). Everything else is left to `storage/log/read.py`.
@@ -31,7 +31,7 @@ def end_of(view: LogView) -> LogEnd:
     return LogEnd(view.end_offset, view.end_position, view.segments[-1].handle)
 
 
-class LastRecords:
+class LastRecordEnds:
     """The ends that one reader follows, whose waits read the last record of a log: `followed.came`. It has no
     headers. Threads: one.
     """

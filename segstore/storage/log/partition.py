@@ -17,11 +17,11 @@ from segstore.config import TopicConfig
 from segstore.errors import ReentrantCallError, StorageError, copy_of
 from segstore.files.reserve import NO_ROOM, Sparing
 from segstore.mutex import Mutex, check_apart, holds_any, refused, under_way
-from segstore.storage.context import Context, wall_clock
+from segstore.storage.context import StoreContext, wall_clock
 from segstore.storage.log import retention
 from segstore.storage.log.acks import Acknowledger
 from segstore.storage.log.flusher import Flusher
-from segstore.storage.log.flushing import NEVER, Flushing
+from segstore.storage.log.flushing import NEVER, FlushPolicy
 from segstore.storage.log.log_segments import LogSegments
 from segstore.storage.log.publisher import Publisher
 from segstore.storage.log.tail import Tail
@@ -37,7 +37,7 @@ from segstore.storage.segment.segment_files import bury_segment
 if TYPE_CHECKING:
     from segstore.records import Encoded
     from segstore.storage.log.open import Opened
-    from segstore.storage.producers.append_info import Claim, ExpectedEnd
+    from segstore.storage.producers.append_info import ExpectedEnd, ProducerAppendInfo
     from segstore.storage.producers.state_manager import Producers
     from segstore.storage.segment.segment import Segment
 
@@ -158,7 +158,7 @@ class Partition:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         config: TopicConfig,
         opened: Opened,
         epochs: LeaderEpochs,
@@ -192,7 +192,7 @@ class Partition:
             self.flusher.names_changed()
         self.visible = kind(self.writer, self.flusher, publisher, native, opened.start_offset, high_watermark)
         changed = opened.recovered is not None
-        self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)
+        self.flushing = FlushPolicy(context, self.writer, self.flusher, self.visible, changed)
         self.tail = Tail(context, native, self.writer, self.visible, self.flushing)
         self.token = self.tail.token
         self.epochs = epochs
@@ -264,7 +264,7 @@ class Partition:
         """
         self.flusher.sync_ahead(self.visible.ahead())
 
-    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
+    def put(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
         """Write encoded batches that C has left, with contiguous offsets, visible together; return the first
         offset. With a `claim` Kafka's rules for a producer with an id are applied first, or the log's end is
         compared with the offset that is expected.

@@ -24,7 +24,7 @@ from segstore.records import CONTROL_FLAG, Records, ScanEnd, batch_type, concat,
 from segstore.storage.meta.offset_checkpoints import read_offsets
 from segstore.storage.meta.small_files import NOT_A_FILE
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
-from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
+from segstore.storage.segment.batch_scan import BAD, ScanStep, walk_past_damage
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
 
@@ -105,7 +105,7 @@ _ON = (lib.SEG_END, lib.SEG_SHORT)
 """The status of a scan after which reading may go on in the next segment."""
 
 
-class Fetched(NamedTuple):
+class FetchDataInfo(NamedTuple):
     """Whole batches as they lie in a segment: `data[0]` is at byte `position` of its log."""
 
     segment: Segment
@@ -118,18 +118,18 @@ class Fetched(NamedTuple):
 
 
 # These are calls of C, in place of a Python function each.
-_fetched: Callable[[tuple[Any, ...]], Fetched] = partial(tuple.__new__, Fetched)
+_fetched: Callable[[tuple[Any, ...]], FetchDataInfo] = partial(tuple.__new__, FetchDataInfo)
 _scan_end: Callable[[tuple[Any, ...]], ScanEnd] = partial(tuple.__new__, ScanEnd)
 
 
 def fetch(
     view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool, gaps: MayBeMissing
-) -> list[Fetched]:
+) -> list[FetchDataInfo]:
     """Return the batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at
     least one batch where there is any. Raises CorruptRecordError where the first batch is damaged, or offsets
     are missing that may not be; damage or a gap further on ends the fetch before it.
     """
-    found: list[Fetched] = []
+    found: list[FetchDataInfo] = []
     slot, last = bisect_right(view.bases, offset, 1) - 1, len(view.segments)
     while slot < last and offset < limit and (max_bytes > 0 or not found):
         end, below = view.bounds(slot)
@@ -222,7 +222,7 @@ def _fetch_segment(
     check_crcs: bool,
     gaps: MayBeMissing,
     more: bool,
-) -> Fetched | None:
+) -> FetchDataInfo | None:
     """Fetch from one segment, which is visible up to byte `end` and offset `below`. `more`: an earlier
     segment gave batches, and only what fits into `max_bytes` is wanted.
     """
@@ -250,7 +250,7 @@ def _fetch_segment(
         if stop.last_offset >= below:
             batches, stop = _within(batches, below)
         if len(batches):
-            return Fetched(segment, data, position, batches, stop)
+            return FetchDataInfo(segment, data, position, batches, stop)
         try:
             first = _behind(segment, first, offset, end, BAD.get(stop.status, "the file was cut"))
         except CorruptRecordError as error:
@@ -268,7 +268,7 @@ def _pread_large(files: Files, handle: Handle, size: int, position: int) -> byte
     )
 
 
-def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> Fetched:
+def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> FetchDataInfo:
     """Return what a scan would give for the one batch that was looked for, whose header is known by now."""
     batches = np.frombuffer(bytearray(ffi.buffer(first)), batch_type())
     position = first.position
@@ -295,7 +295,7 @@ def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> A
 
 
 def to_records(
-    found: list[Fetched], offset: int, max_bytes: int, times: tuple[int, int] | None = None
+    found: list[FetchDataInfo], offset: int, max_bytes: int, times: tuple[int, int] | None = None
 ) -> Records:
     """Return the records of what was fetched, without those before `offset`, control records, and those whose
     timestamps are outside `times` (first and last ms).
@@ -410,7 +410,7 @@ def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int)
     return CorruptRecordError(segment.path, position, first, "no valid batch, and it may hold the time", back)
 
 
-def _first_in(view: LogView, slot: int, step: Step, i: int, timestamp: int, control: bool) -> int | None:
+def _first_in(view: LogView, slot: int, step: ScanStep, i: int, timestamp: int, control: bool) -> int | None:
     """Return the offset of the first late record in batch `i` of a step, which may lie behind the visible
     end; None where there is none.
     """

@@ -29,7 +29,7 @@ _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 _REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index is read again
 
 
-class Follower:
+class ReadOnlyPartition:
     """The reading side of a partition. `published()` gives the partition's published ends, None where there
     are none.
     """

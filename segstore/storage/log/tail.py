@@ -16,10 +16,10 @@ from segstore._native import lib, seg_tail_flush
 from segstore.errors import StorageError, is_refusal
 from segstore.files.reserve import NO_ROOM
 from segstore.mutex import Mutex
-from segstore.storage.context import Context
-from segstore.storage.log.flushing import NEVER, Flushing
+from segstore.storage.context import StoreContext
+from segstore.storage.log.flushing import NEVER, FlushPolicy
 from segstore.storage.log.validator import LogValidator
-from segstore.storage.log.writer import LogWriter, Restore
+from segstore.storage.log.writer import AppendUndo, LogWriter
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
 
@@ -36,7 +36,12 @@ class Tail:
     """The tail of one partition: `native` is what C appends at."""
 
     def __init__(
-        self, context: Context, native: NativeTail, writer: LogWriter, visible: Visible, flushing: Flushing
+        self,
+        context: StoreContext,
+        native: NativeTail,
+        writer: LogWriter,
+        visible: Visible,
+        flushing: FlushPolicy,
     ) -> None:
         self.native = native
         self._context, self._writer, self._visible, self._flushing = context, writer, visible, flushing
@@ -189,7 +194,7 @@ class Tail:
         native, writer = self.native, self._writer
         native.pause()
         if native.c.torn and writer.owed is None:
-            writer.owed = Restore(writer.segments)
+            writer.owed = AppendUndo(writer.segments)
         self._visible.take_in()
         if native.is_sealed:
             writer.leave_sealed(native)

@@ -15,9 +15,9 @@ from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL
 from segstore.storage.log.partition import Partition, Writable
-from segstore.storage.log.visibility import EndedTogether, Visible
+from segstore.storage.log.visibility import CommittedTogether, Visible
 from segstore.storage.producers.append_info import check_epoch
-from segstore.storage.segment.log_view import Together
+from segstore.storage.segment.log_view import AtomicPublish
 from segstore.threads import holding
 
 
@@ -87,7 +87,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
         for partition in partitions:
             partition.writer.recall()  # the producers' state agrees with the log then
         due = [partition for partition in partitions if _is_due(partition, marker, transaction_epoch)]
-        together, written = Together(), None
+        together, written = AtomicPublish(), None
         try:
             offsets.update(_write(due, marker, together))
             written = together
@@ -116,7 +116,7 @@ def _hold(written: Sequence[tuple[Partition, int]]) -> None:
     """Let readers of several replicas see their markers at once."""
     replicas = [(partition.visible, offset) for partition, offset in written if partition.acks is not None]
     if len(replicas) > 1:
-        held = EndedTogether(replicas)
+        held = CommittedTogether(replicas)
         for visible, offset in replicas:
             visible.hold(offset, held)
 
@@ -163,7 +163,7 @@ def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> boo
     return bool(is_open or entry.producer_epoch < marker.producer_epoch)
 
 
-def _write(partitions: Sequence[Partition], marker: Marker, together: Together) -> dict[Partition, int]:
+def _write(partitions: Sequence[Partition], marker: Marker, together: AtomicPublish) -> dict[Partition, int]:
     """Write the markers; returns their offsets. The markers stay once `together` is done, and are not visible
     before; where one can't be written, the others are taken back.
     """

@@ -23,8 +23,8 @@ from segstore.mutex import Mutex
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.publisher import Publisher
 from segstore.storage.log.writer import LogWriter
-from segstore.storage.producers.producer_state import Ended
-from segstore.storage.segment.log_view import LogView, Together, Turning
+from segstore.storage.producers.producer_state import CompletedTxn
+from segstore.storage.segment.log_view import AtomicPublish, LogView, PendingView
 from segstore.storage.segment.native_tail import NativeTail
 from segstore.threads import holding
 
@@ -58,13 +58,15 @@ class Visible:
         # None: the log end offset. C may have shown more to readers since it was set.
         self._high_watermark: int | None = None
         self._by_c = False  # whether C may have appended since the append token was taken last
-        self._ended: tuple[Ended, ...] = ()  # transactions whose markers may lie behind the high watermark
-        self._held: dict[int, EndedTogether] = {}  # by the offset of the marker here
+        self._ended: tuple[
+            CompletedTxn, ...
+        ] = ()  # transactions whose markers may lie behind the high watermark
+        self._held: dict[int, CommittedTogether] = {}  # by the offset of the marker here
         # Two views, and what C's appends made of them: the current one, and that of all that was written.
         self._extended: tuple[LogView, LogView] | None = None
         self._written_extended: tuple[LogView, LogView] | None = None
         self._written = view = self._look_at_all()
-        self.current: LogView | Turning | None = view
+        self.current: LogView | PendingView | None = view
         if high_watermark is not None:
             view = self._begin_replica(view, min(high_watermark, view.end_offset))
             self.current = view
@@ -267,7 +269,7 @@ class Visible:
         stable = self._writer.producers.state.stable_offset(self.start_offset, end)
         return LogView(segments, bases, self.start_offset, end, position, stable)
 
-    def _holds(self, ended: Ended) -> bool:
+    def _holds(self, ended: CompletedTxn) -> bool:
         held = self._held.get(ended.last_offset)
         return held is not None and not held.over
 
@@ -332,7 +334,7 @@ class Visible:
         behind the log's end is seen once it is written. The high watermark of a follower may go back. Any
         thread may call this. Raises OSError where the high watermark goes back and the log can't be read.
         """
-        ended: Sequence[Ended] | None = None
+        ended: Sequence[CompletedTxn] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):
             self._publish_turned()
             if offset < self._reached():
@@ -349,7 +351,7 @@ class Visible:
         is_told = offset == self._high_watermark and not self._untold
         return is_told and isinstance(view, LogView) and view.end_offset == offset
 
-    def _moved(self, offset: int, ended: Sequence[Ended] | None) -> bool:
+    def _moved(self, offset: int, ended: Sequence[CompletedTxn] | None) -> bool:
         """Return False where other partitions became visible together with this one, and must be published
         together; or where the high watermark goes back, and `ended`, the transactions that have ended behind
         it, was not looked up: that is done without the lock.
@@ -359,7 +361,7 @@ class Visible:
             tail = self.tail
             if self._by_c and not tail.is_behind and offset <= tail.c.shown_offset:
                 return True  # C has shown that
-            if isinstance(current, Turning) and current.together.done:
+            if isinstance(current, PendingView) and current.together.done:
                 return False
             if offset < before and ended is None:
                 return False
@@ -381,7 +383,7 @@ class Visible:
 
     # --- transactions over several replicas -----------------------------------------------
 
-    def hold(self, offset: int, held: EndedTogether) -> None:
+    def hold(self, offset: int, held: CommittedTogether) -> None:
         """Let the transaction that the marker at this offset ends be undecided until it is over; the caller
         holds the append token, and the marker is not shown yet.
         """
@@ -412,7 +414,7 @@ class Visible:
             return
         if self._writer.owed is not None:
             self._writer.recall()  # an append that was begun and not finished is not seen
-        if isinstance(self.current, Turning):
+        if isinstance(self.current, PendingView):
             self._publish_turned()
         with self.publishing:
             self._untold = True
@@ -422,7 +424,7 @@ class Visible:
             self._untold = False
 
     @staticmethod
-    def show_all(partitions: Sequence[Visible], together: Together | None = None) -> None:
+    def show_all(partitions: Sequence[Visible], together: AtomicPublish | None = None) -> None:
         """Make what was written to several partitions of one store visible at once, in this process and to
         others. What was written with `together` stays in the logs from then on. Where an interrupt comes, all
         of it is visible or nothing: what other processes were not told yet, the next `show` or `publish` of
@@ -430,7 +432,7 @@ class Visible:
 
         The caller holds the partitions' append tokens, and gives the partitions always in one order.
         """
-        at_once = together or Together()
+        at_once = together or AtomicPublish()
         for it in partitions:
             it._writer.recall(together)
             it._publish_turned()
@@ -445,7 +447,7 @@ class Visible:
         published.
         """
         turning = self.current
-        if isinstance(turning, Turning) and turning.together.done:
+        if isinstance(turning, PendingView) and turning.together.done:
             together = turning.together
             holding([it.publishing for it in together.partitions], lambda: _publish(together))
 
@@ -460,7 +462,7 @@ class Visible:
         """
         with self.publishing:
             current = self.current
-            if isinstance(current, Turning) and current.together.done:
+            if isinstance(current, PendingView) and current.together.done:
                 return False
             tail = self.tail
             if tail is not None and tail.publish_synced(self.publisher.synced(self.flusher)):
@@ -493,7 +495,7 @@ class Visible:
         self.show()
 
 
-class EndedTogether:
+class CommittedTogether:
     """The end of a transaction in several replicas, whose high watermarks pass the markers one by one:
     readers see it in all of them at once, when the last one has (in Kafka each shows it by itself).
 
@@ -511,7 +513,7 @@ class EndedTogether:
 
     def show(self) -> None:
         """Show the end wherever the high watermark has passed it."""
-        partitions, at_once = [it for it, _ in self._markers], Together()
+        partitions, at_once = [it for it, _ in self._markers], AtomicPublish()
         for it in partitions:
             it._publish_turned()
 
@@ -527,13 +529,13 @@ class EndedTogether:
 
 
 def _turn(
-    together: Together, partitions: Sequence[Visible], looked: Sequence[tuple[LogView, LogView]]
+    together: AtomicPublish, partitions: Sequence[Visible], looked: Sequence[tuple[LogView, LogView]]
 ) -> None:
     """Let readers see each partition's view of `looked`, which stands behind all that was written there: at
     once, and in other processes. The caller holds `publishing` of all.
     """
     turning = [
-        Turning(it.view, view, together, written)
+        PendingView(it.view, view, together, written)
         for it, (written, view) in zip(partitions, looked, strict=True)
     ]
     together.partitions = tuple(partitions)
@@ -543,7 +545,7 @@ def _turn(
     _publish(together)
 
 
-def _publish(together: Together) -> None:
+def _publish(together: AtomicPublish) -> None:
     """Publish what became visible together and was not published before; the caller holds `publishing` of
     all.
     """
@@ -557,10 +559,10 @@ def _publish(together: Together) -> None:
         it._untold = False
 
 
-def _written(it: Visible, turning: Turning) -> LogView:
+def _written(it: Visible, turning: PendingView) -> LogView:
     """Return all that was written: what is visible together now, or by C's appends since."""
     return max(turning.written, it._all(), key=lambda view: view.end_offset)
 
 
-def _is_of(view: LogView | Turning | None, together: Together) -> TypeIs[Turning]:
-    return isinstance(view, Turning) and view.together is together
+def _is_of(view: LogView | PendingView | None, together: AtomicPublish) -> TypeIs[PendingView]:
+    return isinstance(view, PendingView) and view.together is together

@@ -29,12 +29,12 @@ from segstore.records import Encoded
 from segstore.records.control import Marker, end_marker
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.log_segments import LogSegments
-from segstore.storage.producers.append_info import Claim, ExpectedEnd
+from segstore.storage.producers.append_info import ExpectedEnd, ProducerAppendInfo
 from segstore.storage.producers.producer_state import Saved
 from segstore.storage.producers.replay import add_aborted, cut_index, index_size
 from segstore.storage.producers.state_manager import Producers
-from segstore.storage.segment.active import ActiveSegment, Mark, Part
-from segstore.storage.segment.log_view import Together
+from segstore.storage.segment.active import ActiveSegment, ChunkPart, Mark
+from segstore.storage.segment.log_view import AtomicPublish
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import make_files, new_segment, remove_segment
 
@@ -59,13 +59,13 @@ def _not_taken_back(directory: str) -> StorageError:
     return StorageError(errno.ENOSPC, "no room even to take back an append that failed", directory)
 
 
-class _Asked(NamedTuple):
+class _AskedAppend(NamedTuple):
     """What another process wants to append, as far as `ActiveSegment.room` looks at it."""
 
     headers: Any
 
 
-class Restore:
+class AppendUndo:
     """The state of the log before an append, from which the append can be taken back. Once `together` is done
     the append stays.
 
@@ -78,7 +78,7 @@ class Restore:
     __slots__ = ("aborts", "active", "mark", "need", "rolled", "saved", "together")
 
     def __init__(
-        self, segments: LogSegments, saved: Sequence[Saved] = (), together: Together | None = None
+        self, segments: LogSegments, saved: Sequence[Saved] = (), together: AtomicPublish | None = None
     ) -> None:
         self.active = segments.active
         self.mark = self.active.mark()
@@ -103,7 +103,7 @@ class LogWriter:
     ) -> None:
         self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
-        self.owed: Restore | None = None
+        self.owed: AppendUndo | None = None
         """The state before an append, kept until all of the append is written. It is noted before anything
         changes: whatever fails or a signal handler raises, also while an append is taken back, this says what
         to undo."""
@@ -122,7 +122,7 @@ class LogWriter:
 
     # --- appends --------------------------------------------------------------------------
 
-    def write(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
+    def write(self, chunks: Iterable[Encoded], claim: ProducerAppendInfo | ExpectedEnd | None = None) -> int:
         """Append all of the chunks, or nothing; returns the first offset. Raises StorageError; the log is as
         before then.
 
@@ -166,7 +166,7 @@ class LogWriter:
         saved = self.producers.save([each for each in set(ids.tolist()) if each >= 0])
         self._attempt([chunk], saved, partial(self.producers.take_as_follower, data=chunk.buffer), as_is=True)
 
-    def write_marker(self, marker: Marker, together: Together) -> int:
+    def write_marker(self, marker: Marker, together: AtomicPublish) -> int:
         """Append a transaction marker; returns its offset. Raises StorageError, as `write`. The marker stays
         if `together` is done; else `take_back`, or the next view that is made, removes it.
         """
@@ -212,14 +212,14 @@ class LogWriter:
         chunks: Iterable[Encoded],
         saved: Sequence[Saved] = (),
         take: Take | None = None,
-        together: Together | None = None,
+        together: AtomicPublish | None = None,
         as_is: bool = False,
-    ) -> Restore:
+    ) -> AppendUndo:
         """Write the chunks, or take them back. Without `together` the append stays when this returns. `take`
         is given the batches of producers with an id; `as_is`: the batches keep their offsets and epochs.
         """
         self.begin_epoch()
-        restore = self.owed = Restore(self.segments, saved, together)
+        restore = self.owed = AppendUndo(self.segments, saved, together)
         try:
             if isinstance(chunks, list):
                 restore.need = sum(chunk.size for chunk in chunks)
@@ -256,7 +256,7 @@ class LogWriter:
         """Write chunks that are encoded: by one call of the system what goes into one segment."""
         # Batches that are kept as they are have their leader's stamp.
         stamps = self.config.message_timestamp_type == "LogAppendTime" and not as_is
-        parts = [Part.of(chunk, self.clock() if stamps else -1) for chunk in chunks if chunk.size]
+        parts = [ChunkPart.of(chunk, self.clock() if stamps else -1) for chunk in chunks if chunk.size]
         aborted: Aborted = []
         judged = 0
         while parts:
@@ -268,7 +268,7 @@ class LogWriter:
             judged = self._make_room(parts, as_is) if parts else 0
         return aborted
 
-    def _make_room(self, parts: list[Part], as_is: bool) -> int:
+    def _make_room(self, parts: list[ChunkPart], as_is: bool) -> int:
         """Make room for the first part, or for as much of it as fits: that is split off. Returns 1: the first
         part fits now; 0 behind a roll. Raises OSError.
         """
@@ -280,7 +280,7 @@ class LogWriter:
             parts[:1] = first.split(fit)
         return int(fit > 0)
 
-    def _write_long(self, chunks: Iterable[Encoded], take: Take | None, restore: Restore) -> Aborted:
+    def _write_long(self, chunks: Iterable[Encoded], take: Take | None, restore: AppendUndo) -> Aborted:
         """Write chunks of a long append, each one before the next is encoded: the next one takes the same
         memory.
         """
@@ -291,7 +291,7 @@ class LogWriter:
             chunk.release()
         return aborted
 
-    def _add_aborted(self, restore: Restore, aborted: Aborted) -> None:
+    def _add_aborted(self, restore: AppendUndo, aborted: Aborted) -> None:
         """Note aborted transactions in the `.txnindex` of the segments that have their markers."""
         for segment, found in groupby(aborted, itemgetter(0)):
             if segment is restore.active.segment:  # else the `.txnindex` is removed with the segment
@@ -345,7 +345,7 @@ class LogWriter:
         when = int(header.max_timestamp)
         # The other process measures by this time, also where its clock stamps the records.
         clock = self.clock if when < 0 else lambda: when
-        part = Part(cast("Encoded", _Asked(header)), 0, 1, 0, header.size)
+        part = ChunkPart(cast("Encoded", _AskedAppend(header)), 0, 1, 0, header.size)
         try:
             if not self.segments.active.room(part, clock, more=batches - 1):
                 self.roll_apart()
@@ -365,7 +365,7 @@ class LogWriter:
         StorageError; the log is as before then.
         """
         self.check()
-        self.owed = Restore(self.segments)
+        self.owed = AppendUndo(self.segments)
         try:
             self.roll(base_offset)
         except BaseException as error:
@@ -385,7 +385,7 @@ class LogWriter:
 
     # --- taking back ----------------------------------------------------------------------
 
-    def put_back(self, restore: Restore) -> None:
+    def put_back(self, restore: AppendUndo) -> None:
         """Undo all that was written since `restore` was made, as `take_back` does."""
         self.owed = restore
         self.take_back()
@@ -411,7 +411,7 @@ class LogWriter:
             self.segments.fence(error)
         self.owed = None
 
-    def recall(self, but: Together | None = None) -> None:
+    def recall(self, but: AtomicPublish | None = None) -> None:
         """Let the log in memory end where it did before an append that was begun and not finished, unless
         that append belongs to `but`, which is just being finished; the disk is left as it is. May be
         repeated.
@@ -429,7 +429,7 @@ class LogWriter:
         owed.active.recall(owed.mark)
         self.producers.recall(owed.saved)
 
-    def _undo(self, restore: Restore) -> None:
+    def _undo(self, restore: AppendUndo) -> None:
         """Undo an append on disk. May be repeated, whatever an earlier try has done. Raises OSError."""
         mark, segment, rolled = restore.mark, restore.active.segment, restore.rolled or []
         for gone in reversed(rolled):
@@ -444,7 +444,7 @@ class LogWriter:
         else:
             self.segments.active.rewind(mark)
 
-    def _reopen(self, restore: Restore, segment: Segment, mark: Mark) -> None:
+    def _reopen(self, restore: AppendUndo, segment: Segment, mark: Mark) -> None:
         """Go on in a segment that a roll had sealed. Raises OSError; the segment is as before then."""
         segment.sealed = False
         segment.attach(None)

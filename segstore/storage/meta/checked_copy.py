@@ -28,7 +28,7 @@ _VERSION = 0
 _MOST = 1 << 28
 
 
-class Standing(Enum):
+class CopyState(Enum):
     """Whether the copy is the last writer's. UNSURE: a broker that was killed may have written the texts
     since, or the marker is damaged.
     """
@@ -45,16 +45,16 @@ class CheckedCopy(NamedTuple):
     offsets: dict[str, dict[Key, int]]
     claims: frozenset[tuple[Key, int]] = frozenset()
 
-    def standing(self, marker: int | None, published: int | None, copied: bool) -> Standing:
+    def standing(self, marker: int | None, published: int | None, copied: bool) -> CopyState:
         """Return whether the copy is the last writer's, by the numbers of the clean shutdown marker and the
         published ends, None where there are none. `copied` is False where the ends are an older segstore's,
         which made no copy.
         """
         if not copied or (marker and marker != self.nonce):
-            return Standing.STALE
+            return CopyState.STALE
         if marker or (marker is None and (self.nonce == 0 or not published)):
-            return Standing.CURRENT
-        return Standing.UNSURE
+            return CopyState.CURRENT
+        return CopyState.UNSURE
 
 
 def path_of(root: str) -> str:

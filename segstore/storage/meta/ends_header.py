@@ -38,7 +38,7 @@ _CHECK_AT, _SPARE_AT = 48, 56
 _TRIES = 10  # milliseconds to wait for a writer that is changing the header
 
 
-class Header(NamedTuple):
+class EndsHeader(NamedTuple):
     """The durable part of the header. `checked`: header and slots have checks."""
 
     checked: bool
@@ -47,13 +47,13 @@ class Header(NamedTuple):
     doubt: bool
 
 
-class Found(NamedTuple):
+class FoundHeader(NamedTuple):
     """What lies at the path: `header` is None where there is nothing to use. `damage` says why the file is
     not as it was written; "" for a file that is missing, or that an open store left when the machine was
     booted anew.
     """
 
-    header: Header | None
+    header: EndsHeader | None
     size: int = 0
     damage: str = ""
 
@@ -69,7 +69,7 @@ def _check(held: bytes) -> bytes:
     return struct.pack("=II", number, number ^ 0xFFFFFFFF)
 
 
-def parse(data: bytes) -> Header | None:
+def parse(data: bytes) -> EndsHeader | None:
     """Return the header; None where the check is wrong, or the file holds no published ends."""
     form, nonce = struct.unpack_from("=Iq", data, FORMAT_AT)
     boot, doubt = struct.unpack_from("=qq", data, BOOT_AT)
@@ -79,10 +79,10 @@ def parse(data: bytes) -> Header | None:
             return None
     elif form != UNCHECKED:
         return None
-    return Header(form == CHECKED, nonce, boot, bool(doubt))
+    return EndsHeader(form == CHECKED, nonce, boot, bool(doubt))
 
 
-def look(files: Files, path: str) -> Found:
+def look(files: Files, path: str) -> FoundHeader:
     """Return what lies at the path. Raises OSError."""
     found = _look(files, path)
     for _ in range(_TRIES):
@@ -91,21 +91,23 @@ def look(files: Files, path: str) -> Found:
         time.sleep(0.001)  # a writer may be about to write the check
         found = _look(files, path)
     if found.header is not None and found.header.nonce == 0 and found.header.boot != files.boot():
-        return Found(None, found.size)
+        return FoundHeader(None, found.size)
     return found
 
 
-def _look(files: Files, path: str) -> Found:
+def _look(files: Files, path: str) -> FoundHeader:
     try:
         with files.open(path) as handle:
             head, size = files.pread(handle, SIZE, 0), files.size(handle)
     except FileNotFoundError:
-        return Found(None)
+        return FoundHeader(None)
     except OSError as error:
         if error.errno not in NOT_A_FILE:
             raise
-        return Found(None, 0, f"holds no published ends: {error.strerror or errno.errorcode[error.errno]}")
+        return FoundHeader(
+            None, 0, f"holds no published ends: {error.strerror or errno.errorcode[error.errno]}"
+        )
     if len(head) < SIZE or size > MOST:
-        return Found(None, 0, f"holds no published ends: its size is {size} bytes")
+        return FoundHeader(None, 0, f"holds no published ends: its size is {size} bytes")
     header = parse(head)
-    return Found(header, size, "" if header else "holds no published ends: its header is damaged")
+    return FoundHeader(header, size, "" if header else "holds no published ends: its header is damaged")

@@ -579,7 +579,7 @@ class EndsReader(_Mapped):
         there = [key for key in keys if key in self._slots]
         return {key: self._last[key] for key in there if key in self._last}
 
-    def glance(self, ends: Ends) -> Glance | None:
+    def glance(self, ends: Ends) -> EndsGlance | None:
         """Return what tells whether these ends, which `get` gave, are published still; None where they are
         not by now.
         """
@@ -588,7 +588,7 @@ class EndsReader(_Mapped):
         if slot is None:
             return None
         seen = {"map": memory, "len": len(memory), "slot": slot, "generation": generation, "values": ends}
-        return Glance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
+        return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
         """Return where segments of a shared log end that may have more bytes; see `SharedMap.sealed`."""
@@ -596,7 +596,7 @@ class EndsReader(_Mapped):
         return {} if slot is None or shared is None else shared.sealed(slot, key)
 
 
-class Glance:
+class EndsGlance:
     """Looks whether one partition's ends are as they were seen: one call of C."""
 
     __slots__ = ("_memory", "_seen")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from segstore import names
 from segstore.files import Files
 from segstore.mutex import Mutex
-from segstore.storage.meta.checked_copy import CheckedCopy, Standing, read_copy, write_copy
+from segstore.storage.meta.checked_copy import CheckedCopy, CopyState, read_copy, write_copy
 from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.offset_checkpoints import try_offsets, write_offsets
 from segstore.storage.meta.published_ends import Ends, EndsReader
@@ -65,9 +65,9 @@ class RootCheckpoints:
             self.told.append((_COPY, damage or "missing", "made anew"))
         self.copied = copy is not None or bool(damage)
         """Whether a segstore writer has left a copy, sound or not."""
-        standing = Standing.STALE if copy is None else copy.standing(marker, published, copied)
-        current = standing is Standing.CURRENT
-        held = None if standing is Standing.STALE else copy
+        standing = CopyState.STALE if copy is None else copy.standing(marker, published, copied)
+        current = standing is CopyState.CURRENT
+        held = None if standing is CopyState.STALE else copy
         self._current, self._copy = current, copy
         self._unwritten: set[str] = set()
         self._held = dict[str, Lines]()
@@ -215,12 +215,12 @@ def read_log_start(
     """
     text, _ = try_offsets(files, os.path.join(root, names.LOG_STARTS))
     copy, _ = read_copy(files, root)
-    standing = Standing.STALE
+    standing = CopyState.STALE
     if copy is not None:
         nonce = None if ends is None else ends.nonce
         standing = copy.standing(read_marker(files, root), nonce, ends is None or ends.checked)
-    lines = None if copy is None or standing is Standing.STALE else copy.offsets[names.LOG_STARTS]
-    current = standing is Standing.CURRENT
+    lines = None if copy is None or standing is CopyState.STALE else copy.offsets[names.LOG_STARTS]
+    current = standing is CopyState.CURRENT
     said = believed(names.LOG_STARTS, text, lines, current).get(key)
     checked = _is_checked(names.LOG_STARTS, key, said, copy, current)
     return agreed_start(said, checked, published, ends is not None and ends.checked)

@@ -170,14 +170,14 @@ def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
     return seal(held)
 
 
-class Settings(NamedTuple):
+class TopicSettingsFile(NamedTuple):
     """The content of a settings file: the topic, and whether its deletion was begun."""
 
     info: TopicInfo
     deleting: bool
 
 
-def parse_settings(topic: str, data: bytes, where: str) -> tuple[Settings, bool]:
+def parse_settings(topic: str, data: bytes, where: str) -> tuple[TopicSettingsFile, bool]:
     """Return the content of the file, and whether it has a checksum. Raises CorruptCheckpointError, which
     names `where`.
     """
@@ -189,7 +189,7 @@ def parse_settings(topic: str, data: bytes, where: str) -> tuple[Settings, bool]
         ids, topic_id, compacted = _ids(held), _topic_id(held["topic_id"]), _compacted(held)
         of_broker = _flag(held, "of_broker")
         info = TopicInfo(topic, ids, topic_id, settings, compacted=compacted, of_broker=of_broker)
-        return Settings(info, _flag(held, "deleting")), checked
+        return TopicSettingsFile(info, _flag(held, "deleting")), checked
     except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(where, 0, f"no topic settings: {error}") from error
 

@@ -41,8 +41,8 @@ from segstore.storage.meta.topic_info import (
     HELD,
     INTERNAL,
     MADE_WITH,
-    Settings,
     TopicInfo,
+    TopicSettingsFile,
     format_settings,
     parse_settings,
 )
@@ -72,7 +72,7 @@ class TopicFiles:
         self.no_topics: dict[str, list[int]] = {}
         """What `load` found that has only names like partitions': numbers by topic."""
 
-    def settings(self, topic: str) -> Copies[Settings]:
+    def settings(self, topic: str) -> Copies[TopicSettingsFile]:
         """Return the two copies of a topic's settings."""
         stem = f"{self._directory}/{topic}"
         return Copies(self._files, stem + _FORM, stem + _COPY, _MOST_SETTINGS, partial(parse_settings, topic))
@@ -104,7 +104,9 @@ class TopicFiles:
         """Make the directory for settings. Raises OSError."""
         self._files.ensure_directory(self._directory)
 
-    def load(self, copies: dict[str, Copy[Settings]] | None = None) -> tuple[dict[str, TopicInfo], list[str]]:
+    def load(
+        self, copies: dict[str, Copy[TopicSettingsFile]] | None = None
+    ) -> tuple[dict[str, TopicInfo], list[str]]:
         """Return the topics by name, and the names of topics whose deletion was begun and not finished.
         `copies` gets the copies of settings that are believed, by topic.
 
@@ -123,7 +125,7 @@ class TopicFiles:
         return looked
 
     def _look(
-        self, stated: list[str], copies: dict[str, Copy[Settings]]
+        self, stated: list[str], copies: dict[str, Copy[TopicSettingsFile]]
     ) -> tuple[dict[str, TopicInfo], list[str]]:
         found: dict[str, list[int]] = {}
         for name in self._files.directories(self._root):
@@ -211,12 +213,14 @@ class TopicFiles:
             for path in directories
         )
 
-    def _read(self, topic: str, ids: list[int], copies: dict[str, Copy[Settings]]) -> Settings:
+    def _read(
+        self, topic: str, ids: list[int], copies: dict[str, Copy[TopicSettingsFile]]
+    ) -> TopicSettingsFile:
         try:
             names.check_topic(topic)
             copies[topic] = self.settings(topic).believed()
         except (CorruptCheckpointError, InvalidTopicError, OSError) as error:
-            return Settings(self._without_settings(topic, ids, error), False)
+            return TopicSettingsFile(self._without_settings(topic, ids, error), False)
         held = copies[topic].content
         if held is None:
             raise FileNotFoundError(errno.ENOENT, "The topic was deleted meanwhile", topic)

@@ -84,7 +84,7 @@ MOST_SEARCHED = 10_000
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 
-class _Found(NamedTuple):
+class _ReadEntries(NamedTuple):
     """What was read of the log, up to byte `position` of `segment`.
 
     `aborted`: int64 (n, 4), a row for each AbortedTxn, by last offset; `ongoing` as in Outcomes.
@@ -110,7 +110,7 @@ class AbortedTransactions:
     def _forget(self) -> None:
         self._state = ProducerState()
         self._damaged: dict[int, CorruptRecordError] = {}  # markers that can't be read, by offset
-        self._found: _Found | None = None
+        self._found: _ReadEntries | None = None
 
     def stable_offset(self, view: LogView) -> int:
         """Return the last stable offset of a log whose writer publishes none."""
@@ -165,12 +165,12 @@ class AbortedTransactions:
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
         return bad, (min(reasons), reasons[min(reasons)]) if reasons else None
 
-    def _replay(self, view: LogView) -> _Found:
+    def _replay(self, view: LogView) -> _ReadEntries:
         """Return what the log says up to the view's end, by the control batches."""
         with self._lock:
             if self._found is not None and self._found.end_offset > view.end_offset:
                 self._forget()
-            done = self._found or _Found(None, 0, -1, np.empty((0, 4), np.int64), {})
+            done = self._found or _ReadEntries(None, 0, -1, np.empty((0, 4), np.int64), {})
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
@@ -186,7 +186,7 @@ class AbortedTransactions:
             self._found = done
             return done
 
-    def _take_in(self, view: LogView, slot: int, position: int, before: _Found) -> _Found:
+    def _take_in(self, view: LogView, slot: int, position: int, before: _ReadEntries) -> _ReadEntries:
         segment, end = view.segments[slot], view.end_of(slot)
         aborted: list[AbortedTxn] = []
         steps = walk_past_damage(

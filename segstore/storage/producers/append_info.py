@@ -32,7 +32,7 @@ from segstore.storage.producers.producer_state import SEQUENCES, BatchMetadata, 
 _HALF = SEQUENCES // 2
 
 
-class Claim:
+class ProducerAppendInfo:
     """The producer of an append. `repeated` is set where all of the append was written before: to the batches
     that it repeats.
 
@@ -67,7 +67,7 @@ class ExpectedEnd:
             raise OffsetMismatchError(self.offset, end, self.where)
 
 
-def claim_of(template: Template, sequenced: bool) -> Claim | None:
+def claim_of(template: Template, sequenced: bool) -> ProducerAppendInfo | None:
     """Return the claim for a batch header, None for records without a producer id. Raises
     InvalidArgumentError for a header that no producer writes.
     """
@@ -79,10 +79,10 @@ def claim_of(template: Template, sequenced: bool) -> Claim | None:
         raise InvalidArgumentError(f"producer_epoch={template.producer_epoch}: must be 0 or more")
     if template.attributes & CONTROL_FLAG:
         raise InvalidArgumentError("control batches are written by markers.end_transaction only")
-    return Claim(template, sequenced)
+    return ProducerAppendInfo(template, sequenced)
 
 
-def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int | None:
+def judge(state: ProducerState, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
     """Return the first offset of the batches that an append repeats; None where the append is to be written.
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
@@ -114,7 +114,7 @@ def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int 
     return None
 
 
-def _check_verified(claim: Claim, entry: Any) -> None:
+def _check_verified(claim: ProducerAppendInfo, entry: Any) -> None:
     """Raise UnverifiedTransactionError for records of a transaction that is not open here, where nobody has
     verified that it is open in the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification). `entry`
     is the producer's `seg_producer`, None if it is not known.

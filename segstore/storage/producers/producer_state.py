@@ -122,7 +122,7 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-class Ended(NamedTuple):
+class CompletedTxn(NamedTuple):
     """A transaction that has ended: the offsets of its first record and of its marker."""
 
     first_offset: int
@@ -201,7 +201,7 @@ class ProducerState:
         self.c.map_end_offset, self.c.max_producer_id = map_end_offset, NO_PRODUCER_ID
         self.c.seed = int.from_bytes(os.urandom(8), "little")
         self.producers = ProducerTable(self.c)
-        self.ended: list[Ended] | None = None
+        self.ended: list[CompletedTxn] | None = None
         """In a replica the transactions that have ended, as long as their markers are not below the high
         watermark (Kafka: ProducerStateManager.unreplicatedTxns)."""
 
@@ -325,7 +325,7 @@ class ProducerState:
         first_offset = _checked(lib.seg_producers_end(self.c, batch, coordinator_epoch, now))
         offset, producer_id = batch.base_offset, batch.producer_id
         if self.ended is not None and first_offset >= 0:
-            self.ended.append(Ended(first_offset, offset))
+            self.ended.append(CompletedTxn(first_offset, offset))
         if kind == COMMIT or first_offset < 0:
             return []
         stable = self.first_unstable_offset

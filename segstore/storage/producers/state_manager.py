@@ -20,8 +20,8 @@ from segstore.logger import Logger
 from segstore.records import Encoded, batch_type, decode
 from segstore.records.control import Marker, parse_control
 from segstore.storage.meta.small_files import unreadable
-from segstore.storage.producers.append_info import Claim, judge
-from segstore.storage.producers.producer_state import Ended, ProducerState, Saved
+from segstore.storage.producers.append_info import ProducerAppendInfo, judge
+from segstore.storage.producers.producer_state import CompletedTxn, ProducerState, Saved
 from segstore.storage.producers.replay import mend, replay
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
@@ -93,7 +93,7 @@ class Producers:
 
     # --- what an append does -------------------------------------------------------------
 
-    def judge(self, claim: Claim, chunks: Sequence[Encoded]) -> int | None:
+    def judge(self, claim: ProducerAppendInfo, chunks: Sequence[Encoded]) -> int | None:
         """Do what `append_info.judge` does."""
         return judge(self.state, claim, chunks)
 
@@ -152,7 +152,7 @@ class Producers:
             state.ended = [ended for ended in self.state.ended if ended.last_offset < end_offset]
         self.state = state
 
-    def ended_behind(self, view: LogView, high_watermark: int) -> list[Ended]:
+    def ended_behind(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
         """Return the transactions whose markers are in `view`, and not below the high watermark, by the log.
         Any thread may call this. Raises OSError.
         """

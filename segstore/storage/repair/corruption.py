@@ -30,7 +30,7 @@ from segstore.storage.cleaner.swap import remove_strays, swap, undo
 from segstore.storage.finding import Repaired
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
-from segstore.storage.segment.batch_scan import BAD, Step, next_whole, walk
+from segstore.storage.segment.batch_scan import BAD, ScanStep, next_whole, walk
 from segstore.storage.segment.quarantine import keep, note
 from segstore.storage.segment.segment import Segment
 from segstore.storage.store.store import Store
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Stretch(NamedTuple):
+class LostRange(NamedTuple):
     """Bytes `position` to `end` that can't be read, and offsets `first` to `below` - 1 that are lost. Either
     may be empty.
     """
@@ -51,7 +51,7 @@ class Stretch(NamedTuple):
     reason: str
 
 
-def stretches(segment: Segment, below: int, gaps_end: int) -> list[Stretch]:
+def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
     """Return the corrupt stretches of a segment whose offsets are below `below`; below `gaps_end` compaction
     may have left gaps (-1: anywhere). Raises OSError.
     """
@@ -71,7 +71,7 @@ class _Search:
         self.segment, self.below, self._gaps_end = segment, below, gaps_end
         self._files, self._handle = segment.pool.files, segment.handle
         self.position, self.expected = 0, segment.base_offset
-        self.found: list[Stretch] = []
+        self.found: list[LostRange] = []
         self._last: tuple[int, int, int] | None = None  # of the last batch: position, offset before, base
 
     def go_on(self) -> None:
@@ -89,7 +89,7 @@ class _Search:
         if self.position < size:
             self._skip(reason or "the file was cut")
 
-    def _good(self, step: Step) -> tuple[int, str]:
+    def _good(self, step: ScanStep) -> tuple[int, str]:
         """Return how many leading batches can belong to this segment and can be decoded, and why no more."""
         batches = step.batches
         beyond = np.flatnonzero(batches["last_offset"] >= self.below)
@@ -113,7 +113,7 @@ class _Search:
         if base > self.expected >= self._gaps_end >= 0:
             last = base - 1
             reason = f"offsets {self.expected} to {last} are missing"
-            self.found.append(Stretch(position, position, self.expected, base, reason))
+            self.found.append(LostRange(position, position, self.expected, base, reason))
 
     def _skip(self, reason: str) -> None:
         """Skip the damage: the bytes at `position`, or the last batch, whose base offset no CRC covers."""
@@ -124,7 +124,7 @@ class _Search:
             if self.found and self.found[-1].position == bad:
                 self.found.pop()
         end, base = self._next(behind)
-        self.found.append(Stretch(bad, end, self.expected, base, reason))
+        self.found.append(LostRange(bad, end, self.expected, base, reason))
         self.position, self.expected, self._last = end, base, None
 
     def _follows(self, before: int) -> bool:
@@ -153,7 +153,7 @@ class _Search:
 
 def excise_all(store: Store) -> Iterator[Repaired]:
     """Take corruption out of every partition. Raises SegstoreError, OSError."""
-    writer = store._writer()
+    writer = store.writer()
     quarantine = os.path.join(store.path, names.OURS, names.QUARANTINE)
     for info in writer.topics.values():
         for number in info.partition_ids:
@@ -182,13 +182,13 @@ def excise(partition: Partition, quarantine: str, gaps_end: int) -> Iterator[Rep
             yield Repaired(segment.path, at, stretch.first, stretch.reason, _done(stretch, path))
 
 
-def _done(stretch: Stretch, path: str | None) -> str:
+def _done(stretch: LostRange, path: str | None) -> str:
     moved = f"{stretch.end - stretch.position} bytes moved to {path}" if path else ""
     lost = f"an empty batch stands for offsets {stretch.first} to {stretch.below - 1}"
     return ", ".join(said for said in (moved, lost if stretch.below > stretch.first else "") if said)
 
 
-def _keep(segment: Segment, quarantine: str, stretch: Stretch) -> str | None:
+def _keep(segment: Segment, quarantine: str, stretch: LostRange) -> str | None:
     """Copy a stretch to the quarantine; returns the copy's path, None where there are no bytes."""
     if stretch.end == stretch.position:
         return None
@@ -205,7 +205,7 @@ def _keep(segment: Segment, quarantine: str, stretch: Stretch) -> str | None:
     return path
 
 
-def _rewrite(partition: Partition, segment: Segment, found: list[Stretch], below: int) -> None:
+def _rewrite(partition: Partition, segment: Segment, found: list[LostRange], below: int) -> None:
     """Put a segment without these stretches in place of it. Raises OSError, CleaningStopped."""
     remove_strays(partition)
     output = Output(partition, segment.base_offset, MOST_RELATIVE)
@@ -221,11 +221,11 @@ def _rewrite(partition: Partition, segment: Segment, found: list[Stretch], below
         raise
 
 
-def _copy(partition: Partition, segment: Segment, found: list[Stretch], output: Output) -> None:
+def _copy(partition: Partition, segment: Segment, found: list[LostRange], output: Output) -> None:
     files, handle, at = segment.pool.files, segment.handle, 0
     epochs = LeaderEpochs.load(files, os.path.join(segment.directory, names.LEADER_EPOCHS))
     first = epochs.entries[0][0] if epochs.entries else 0
-    for stretch in [*found, Stretch(segment.size, segment.size, 0, 0, "")]:
+    for stretch in [*found, LostRange(segment.size, segment.size, 0, 0, "")]:
         for step in walk(files, handle, at, stretch.position, check_crcs=False):
             if len(step.batches):
                 whole = step.stop.position - step.position

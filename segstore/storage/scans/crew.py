@@ -1,4 +1,4 @@
-"""`Crew`: a few threads that do the work of a scan, whose results come in the order of the work.
+"""`ScanThreads`: a few threads that do the work of a scan, whose results come in the order of the work.
 
 On disk: nothing. Threads: a crew belongs to one thread at a time. Its own end when it is left, each behind
 the work that it does then, for which nobody waits: a scan may be dropped by the garbage collector, within a
@@ -24,7 +24,7 @@ AHEAD = 2
 """Results that each thread makes before the oldest one of them is taken."""
 
 
-class Crew(Generic[R]):
+class ScanThreads(Generic[R]):
     """Threads that take turns."""
 
     def __init__(self, n: int) -> None:
@@ -95,7 +95,7 @@ def in_order(tasks: Iterator[T], work: Callable[[T], R], size: Callable[[T], int
 
 
 def _by_threads(tasks: Iterator[T], work: Callable[[T], R]) -> Iterator[R]:
-    crew: Crew[R] = Crew(min(MOST_THREADS, os.cpu_count() or 1))
+    crew: ScanThreads[R] = ScanThreads(min(MOST_THREADS, os.cpu_count() or 1))
     try:
         crew.start()
         while True:

@@ -28,13 +28,13 @@ from segstore.records import (
     stamped,
 )
 from segstore.records.table import Empty, RecordTable
-from segstore.storage.log.read import Fetched, fetch, first_batch
+from segstore.storage.log.read import FetchDataInfo, fetch, first_batch
 from segstore.storage.log.reading import Reading
 from segstore.storage.producers.aborted_transactions import doubtful
 from segstore.storage.segment.segment import Segment
 
 from .dense import recall, remember, remembered
-from .pieces import Piece
+from .pieces import ScanPiece
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +63,7 @@ _CHUNK = 1 << 20
 _MOST_HEADERS = 4096
 
 
-class Part(NamedTuple):
+class PieceRead(NamedTuple):
     """What was read of a piece: up to `next_offset`, at which reading goes on if it is not the piece's end.
     If that is where the reading began, the log ends there.
     """
@@ -93,7 +93,7 @@ class PieceReader:
         self.size = COUNTED_AT_A_TIME if is_count else HEADERS_AT_A_TIME if self.by_headers else AT_A_TIME
         """Bytes of the log that a piece is to have."""
 
-    def cost(self, piece: Piece) -> int:
+    def cost(self, piece: ScanPiece) -> int:
         """Return about how many bytes of the log are to be looked through for a piece: none if it seems that
         all that is wanted of it is remembered. Raises as `read`.
         """
@@ -103,14 +103,14 @@ class PieceReader:
         is_known = log.with_reading(piece.start, self.committed, lambda reading: _is_known(reading, piece))
         return 0 if is_known else piece.size
 
-    def read(self, piece: Piece) -> Part:
+    def read(self, piece: ScanPiece) -> PieceRead:
         """Return what is found of a piece, at least its first batch. Raises as `PartitionLog.read`; damage
         behind the first batch ends the part before it.
         """
         log = piece.of.log
         return log.with_reading(piece.start, self.committed, lambda reading: self._read(reading, piece))
 
-    def _read(self, reading: Reading, piece: Piece) -> Part:
+    def _read(self, reading: Reading, piece: ScanPiece) -> PieceRead:
         rows = RecordTable(self._columns - _CONSTANT, min(piece.size, 2 * self.size), self._empty)
         made = _Making(reading, piece, rows, self._check_crcs, self._times)
         try:
@@ -121,10 +121,10 @@ class PieceReader:
         except CorruptRecordError:
             if made.at == piece.start:
                 raise
-        return Part(piece.of.log.partition, made.rows, made.at)
+        return PieceRead(piece.of.log.partition, made.rows, made.at)
 
 
-def _is_known(reading: Reading, piece: Piece) -> bool:
+def _is_known(reading: Reading, piece: ScanPiece) -> bool:
     """Return whether headers of batches need not be read for a piece."""
     view, at, end = reading.view, piece.start, min(piece.end, reading.limit)
     while at < end:
@@ -143,7 +143,7 @@ class _Making:
     def __init__(
         self,
         reading: Reading,
-        piece: Piece,
+        piece: ScanPiece,
         rows: RecordTable,
         check_crcs: bool,
         times: tuple[int, int] | None,
@@ -204,7 +204,7 @@ class _Making:
             self._reach(r.next_offset)
         return int(r.position) - begin
 
-    def _take(self, fetched: Fetched) -> bool:
+    def _take(self, fetched: FetchDataInfo) -> bool:
         """Add the records of batches that were read; return False if the part ends within them."""
         segment, data, position, batches, _, _ = fetched
         whole = len(batches)

@@ -1,4 +1,5 @@
-"""`Piece`: a range of a partition's offsets that is read at a time; where pieces end is told by the indexes.
+"""`ScanPiece`: a range of a partition's offsets that is read at a time; where pieces end is told by the
+indexes.
 
 On disk indexes of segments are read, which are hints only: a piece of the wrong size is a piece all the same.
 Threads: any; nothing is shared.
@@ -15,18 +16,18 @@ from segstore.index import OffsetIndex
 from segstore.storage.log.reading import Reading
 from segstore.storage.segment.log_view import LogView
 
-from .scan import Log
+from .scan import ScannedLog
 
 
 class TopicRange(NamedTuple):
     """The offsets from `start` up to `end` of a partition's log."""
 
-    log: Log
+    log: ScannedLog
     start: int
     end: int
 
 
-class Piece(NamedTuple):
+class ScanPiece(NamedTuple):
     """Offsets of a range, and about how many bytes of the log they have."""
 
     of: TopicRange
@@ -35,7 +36,7 @@ class Piece(NamedTuple):
     size: int
 
 
-def pieces_of(ranges: Iterable[TopicRange], size: int, committed: bool) -> Iterator[Piece]:
+def pieces_of(ranges: Iterable[TopicRange], size: int, committed: bool) -> Iterator[ScanPiece]:
     """Yield the pieces of ranges, in order, about `size` bytes each. A range ends where its log ends then,
     with `committed` at the last stable offset. Raises as `PartitionLog.read`.
     """
@@ -49,9 +50,9 @@ def pieces_of(ranges: Iterable[TopicRange], size: int, committed: bool) -> Itera
             start = piece.end
 
 
-def _next(of: TopicRange, start: int, size: int, reading: Reading) -> Piece | None:
+def _next(of: TopicRange, start: int, size: int, reading: Reading) -> ScanPiece | None:
     end = min(of.end, reading.limit)
-    return Piece(of, start, *_cut(reading.view, start, end, size)) if start < end else None
+    return ScanPiece(of, start, *_cut(reading.view, start, end, size)) if start < end else None
 
 
 def _cut(view: LogView, start: int, end: int, size: int) -> tuple[int, int]:

@@ -95,7 +95,7 @@ def given_times(start: int | Edge, end: int | Edge, from_time: Any, to_time: Any
     return Times(since, until)
 
 
-class Log(Protocol):
+class ScannedLog(Protocol):
     """What a scan asks of a `PartitionLog`."""
 
     topic: str
@@ -121,7 +121,7 @@ class Log(Protocol):
         """See `PartitionLog.with_reading`."""
 
 
-def reads(log: Log, start: int, end: int, max_bytes: int = AT_A_TIME, **how: Any) -> Iterator[Records]:
+def reads(log: ScannedLog, start: int, end: int, max_bytes: int = AT_A_TIME, **how: Any) -> Iterator[Records]:
     """Yield the records from `start` up to `end`, about `max_bytes` of the log at a time; `how` are options
     of `PartitionLog.read`, whose errors are raised. Where the log ends earlier, or is stable no further, so
     do the records.
@@ -140,7 +140,7 @@ class Scan:
     """
 
     def __init__(
-        self, log: Log, start: int | Edge, end: int | Edge, times: Times, how: dict[str, Any]
+        self, log: ScannedLog, start: int | Edge, end: int | Edge, times: Times, how: dict[str, Any]
     ) -> None:
         first, last = log.start_offset, log.end_offset
         start, end = given_edge(start), given_edge(end)

@@ -14,13 +14,13 @@ import pyarrow as pa
 from .columns import BatchMaker
 from .crew import in_order
 from .piece_reader import PieceReader
-from .pieces import Piece, TopicRange, pieces_of
+from .pieces import ScanPiece, TopicRange, pieces_of
 
 
 class _Read(NamedTuple):
     """What was read of a piece, up to `next_offset`."""
 
-    piece: Piece
+    piece: ScanPiece
     batches: list[pa.RecordBatch]
     next_offset: int
 
@@ -37,7 +37,7 @@ def batches_of(
     """
     maker = BatchMaker(topic, schema)
 
-    def read(piece: Piece) -> _Read:
+    def read(piece: ScanPiece) -> _Read:
         part = reader.read(piece)
         made = maker.batches(part.partition, part.rows)
         return _Read(piece, made if finish is None else list(map(finish, made)), part.next_offset)

@@ -19,7 +19,7 @@ from segstore.integers import INT64_MAX
 from .bounds import ALL, INT64_MIN, Bounds
 from .piece_reader import PieceReader
 from .pieces import TopicRange
-from .scan import Edge, Log, Scan, given_times, reads
+from .scan import Edge, Scan, ScannedLog, given_times, reads
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -173,7 +173,7 @@ class TopicScan:
 
 
 def scan_topic(
-    logs: Callable[[Iterable[int] | None], Sequence[Log]],
+    logs: Callable[[Iterable[int] | None], Sequence[ScannedLog]],
     topic: str,
     partitions: Iterable[int] | None,
     start: int | Edge,

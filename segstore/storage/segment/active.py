@@ -51,7 +51,7 @@ class Mark(Protocol):
 _record: Callable[[Any], Any] = partial(ffi.new, ffi.typeof("seg_end *"))
 
 
-class Part(NamedTuple):
+class ChunkPart(NamedTuple):
     """Some of a chunk's batches: `n` from number `first` on, `size` bytes from byte `at` of the chunk on.
     With a `stamp` of 0 ms or more they get LogAppendTime.
     """
@@ -64,7 +64,7 @@ class Part(NamedTuple):
     stamp: int = -1
 
     @classmethod
-    def of(cls, chunk: Encoded, stamp: int) -> Part:
+    def of(cls, chunk: Encoded, stamp: int) -> ChunkPart:
         """Return all of a chunk."""
         return cls(chunk, 0, chunk.n, 0, chunk.size, stamp)
 
@@ -78,7 +78,7 @@ class Part(NamedTuple):
         """Return the memory of the headers, which the chunk keeps."""
         return ffi.buffer(self.headers, self.n * BATCH_SIZE)
 
-    def split(self, n: int) -> tuple[Part, Part]:
+    def split(self, n: int) -> tuple[ChunkPart, ChunkPart]:
         """Return the first `n` batches, and the others."""
         headers, left = self.headers, self.n - n
         size = sum(headers[i].size for i in range(n))
@@ -190,7 +190,7 @@ class ActiveSegment:
 
     def room(
         self,
-        part: Part,
+        part: ChunkPart,
         clock: Callable[[], int],
         as_is: bool = False,
         more: int = 0,
@@ -257,7 +257,7 @@ class ActiveSegment:
             self._born_ms = now_ms
         return now_ms - self._born_ms > self._most_ms
 
-    def append(self, parts: Sequence[Part], judged: int, epoch: int, as_is: bool) -> int:
+    def append(self, parts: Sequence[ChunkPart], judged: int, epoch: int, as_is: bool) -> int:
         """Append as many leading parts as fit, by one call of the system; return their number. The first
         `judged` ones are known to fit, since `room` said so. Their batches get the next offsets, and the
         leader epoch; or keep theirs (`as_is`). The indexes get their entries.
@@ -278,14 +278,14 @@ class ActiveSegment:
             self._raise(done, parts[0])
         return done
 
-    def _raise(self, code: int, part: Part) -> None:
+    def _raise(self, code: int, part: ChunkPart) -> None:
         """Raise the error with which the disk has refused an append, or C has refused a part's batches."""
         if code > lib.SEG_E_ROOM:
             raise OSError(-code, os.strerror(-code), self.segment.path)
         self._check_offsets(part)
         checked(code)
 
-    def _check_offsets(self, part: Part) -> None:
+    def _check_offsets(self, part: ChunkPart) -> None:
         """Raises OffsetsExhaustedError where too few offsets are left."""
         need = sum(header.last_offset - header.base_offset + 1 for header in part.headers[0 : part.n])
         left = INT64_MAX - self.end.next_offset

@@ -34,7 +34,7 @@ BAD = {
 _BASE_OFFSET_AT, _base_offset = ffi.offsetof("seg_batch", "base_offset"), struct.Struct("q").unpack_from
 
 
-class Step(NamedTuple):
+class ScanStep(NamedTuple):
     """Bytes read at `position`, the whole batches in them, and why the step ended."""
 
     position: int
@@ -70,7 +70,7 @@ def walk(
     sparse: bool = False,
     large: bool = False,
     least: int = -1,
-) -> Iterator[Step]:
+) -> Iterator[ScanStep]:
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
     No batch begins below offset `least` (-1: not known), or below the batch before it. `sparse`: of large
@@ -90,7 +90,7 @@ def walk(
         if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:  # which a scan does not check
             headers, stop = bytearray(), ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
         step_start, least = position, max(least, stop.last_offset + 1) if stop.last_offset >= 0 else least
-        yield Step(position, data, headers, stop)
+        yield ScanStep(position, data, headers, stop)
         if stop.status == lib.SEG_SHORT:
             missing = max(stop.need, LEAST_ENTRY)
             if stop.position + missing > end or len(data) < length:
@@ -106,7 +106,7 @@ def walk(
                 position, least = step.stop.position, step.stop.last_offset + 1
 
 
-def _headers_alone(files: Files, handle: Handle, position: int, end: int, least: int) -> Step:
+def _headers_alone(files: Files, handle: Handle, position: int, end: int, least: int) -> ScanStep:
     """Return up to AT_A_TIME batches' headers, each read by itself; the step ends early at bytes that are no
     header.
     """
@@ -114,7 +114,9 @@ def _headers_alone(files: Files, handle: Handle, position: int, end: int, least:
     out = ffi.new("seg_batch[]", room)
     n = files.read_by(handle, lambda fd: lib.seg_read_headers(fd, position, end, least, out, room))
     at, last = (out[n - 1].position + out[n - 1].size, out[n - 1].last_offset) if n else (position, least - 1)
-    return Step(position, b"", bytearray(ffi.buffer(out, n * BATCH_SIZE)), ScanEnd(at, 0, last, lib.SEG_END))
+    return ScanStep(
+        position, b"", bytearray(ffi.buffer(out, n * BATCH_SIZE)), ScanEnd(at, 0, last, lib.SEG_END)
+    )
 
 
 def next_whole(files: Files, handle: Handle, position: int, end: int, least_offset: int) -> int | None:
@@ -149,7 +151,7 @@ def walk_past_damage(
     sparse: bool = False,
     start: int = 0,
     chunk: int = CHUNK,
-) -> Iterator[Step]:
+) -> Iterator[ScanStep]:
     """Yield steps over the rest of a file from byte `start` on, whose batches may be damaged anywhere;
     `sparse` and `chunk` as in `walk`. A step that does not begin where the one before stopped comes behind
     damage.

@@ -68,7 +68,7 @@ class LogView(_Fields):
         return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].final_size
 
 
-class Together:
+class AtomicPublish:
     """Marks views of several partitions that become visible at once: setting `done` shows them to all
     threads. What was written for them stays in the logs from then on. `partitions` has the `Visible` of each
     partition whose view is replaced.
@@ -81,14 +81,14 @@ class Together:
         self.partitions: Sequence[Any] = ()
 
 
-class Turning(NamedTuple):
+class PendingView(NamedTuple):
     """Stands in place of a partition's view while the views of several partitions are replaced at once.
     `written` has all that was written; followers see it when `after` is published.
     """
 
     before: LogView
     after: LogView
-    together: Together
+    together: AtomicPublish
     written: LogView
 
     @property

@@ -25,7 +25,7 @@ from segstore.records.control import (
     parse_control,
     parse_snapshot_header,
 )
-from segstore.storage.segment.batch_scan import BAD, Step, walk
+from segstore.storage.segment.batch_scan import BAD, ScanStep, walk
 
 CHUNK = 1 << 20
 """Bytes that are read at a time."""
@@ -86,7 +86,7 @@ def read_snapshot(files: Files, path: str) -> Iterator[Records]:
         raise CorruptRecordError(path, files.size(path), 0, "the snapshot has no footer: it is not whole")
 
 
-def _batches(files: Files, path: str) -> Iterator[tuple[Step, int]]:
+def _batches(files: Files, path: str) -> Iterator[tuple[ScanStep, int]]:
     """Yield each batch, as a step and its number in it. Raises CorruptRecordError where bytes are no batch,
     or offsets are missing.
     """
@@ -106,7 +106,7 @@ def _batches(files: Files, path: str) -> Iterator[tuple[Step, int]]:
             raise CorruptRecordError(path, position, offset, "the file ends within the batch")
 
 
-def _refuse(path: str, step: Step, slot: int, reason: str) -> None:
+def _refuse(path: str, step: ScanStep, slot: int, reason: str) -> None:
     batch: np.void = step.batches[slot]
     raise CorruptRecordError(path, int(batch["position"]), int(batch["base_offset"]), reason)
 

@@ -32,7 +32,7 @@ from segstore._native import lib
 from segstore.errors import HostUnavailableError, NotShareableError, StorageError
 from segstore.files import Files, sockets
 from segstore.storage.context import os_errors
-from segstore.storage.shared.members import Member, Members
+from segstore.storage.shared.members import Members, SharedMember
 from segstore.storage.shared.shared_file import SharedFile
 from segstore.threads import Background
 
@@ -166,7 +166,7 @@ class HostLine:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 
-    def _unreachable(self, path: str, first: Member | None) -> HostUnavailableError | NotShareableError:
+    def _unreachable(self, path: str, first: SharedMember | None) -> HostUnavailableError | NotShareableError:
         """Return the error for a host that does not listen: a host that has just come, after `first`, may
         still be about to.
         """

@@ -33,7 +33,7 @@ SPINS = 100
 """Tries to take a log's lock before a thread sleeps."""
 
 
-class Member(NamedTuple):
+class SharedMember(NamedTuple):
     """A living member. `pid` is that of its own namespace, and nothing is decided by it."""
 
     slot: int
@@ -116,7 +116,7 @@ class Members:
         with os_errors():
             return slot == self.slot or self._files.has_locked_byte(self._handle, slot)
 
-    def host(self) -> Member | None:
+    def host(self) -> SharedMember | None:
         """Return the host; None if there is none that lives. Raises StorageError."""
         return next((member for member in self.all() if member.is_host), None)
 
@@ -130,7 +130,7 @@ class Members:
         its = self.shared.member(header.host_slot)
         return int(its.pid) if its.incarnation == header.host_incarnation else 0
 
-    def all(self) -> list[Member]:
+    def all(self) -> list[SharedMember]:
         """Return the living members, this one among them. Raises StorageError."""
         return [_member(self.shared, slot) for slot in range(member_locks.MOST) if self.is_alive(slot)]
 
@@ -147,7 +147,7 @@ class Members:
         self._handle.close()
 
 
-def living(files: Files, root: str) -> list[Member]:
+def living(files: Files, root: str) -> list[SharedMember]:
     """Return the living members of a store, by a process that is none; none if the store is not shared.
     Raises UnsupportedFormatError, StorageError.
     """
@@ -159,8 +159,8 @@ def living(files: Files, root: str) -> list[Member]:
     return [_member(shared, slot) for slot in slots]
 
 
-def _member(shared: SharedFile, slot: int) -> Member:
+def _member(shared: SharedFile, slot: int) -> SharedMember:
     header, its = shared.header, shared.member(slot)
     version = bytes(ffi.buffer(its.version)).partition(b"\0")[0].decode("ascii", "replace")
     is_host = header.host_slot == slot and header.host_incarnation == its.incarnation
-    return Member(slot, its.pid, version, its.since_ms, is_host, bool(its.may_host))
+    return SharedMember(slot, its.pid, version, its.since_ms, is_host, bool(its.may_host))

@@ -40,7 +40,7 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
     )
 
 
-class Taken(NamedTuple):
+class AbandonedLog(NamedTuple):
     """A log that another host has left: its `end` (`seg_shared_end *`), up to where it is durable, and the
     errno of a sync that failed, 0 for none.
     """
@@ -126,7 +126,7 @@ class Sharing:
         log = self.file.log_if_there(slot)
         return log is not None and log.key == key and bool(log.current)
 
-    def take_over(self, slot: int, key: int) -> Taken | None:
+    def take_over(self, slot: int, key: int) -> AbandonedLog | None:
         """Close a log that another host has left, and return how it ends; None if it has no end. Bytes may
         lie behind the end.
         """
@@ -136,7 +136,7 @@ class Sharing:
         while (found := lib.seg_share_take_over(share, end)) == -errno.EINTR:
             """A signal's handler has run."""
         failed, share.log.failed = int(share.log.failed), 0  # opening it again puts that right
-        return Taken(end, int(share.log.synced), failed) if found else None
+        return AbandonedLog(end, int(share.log.synced), failed) if found else None
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
         """Show ends of logs, all at one moment; `ends` is the mapping of the published ends."""

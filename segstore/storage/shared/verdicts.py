@@ -36,7 +36,7 @@ _LONGEST_WAIT = 100
 """In ms: a thread that waits looks so often whether its store was closed."""
 
 
-class Request(NamedTuple):
+class MemberRequest(NamedTuple):
     """What is asked of the log with this number and key, as the fields of `seg_shared_member` say."""
 
     log: int
@@ -56,7 +56,7 @@ class Asking:
         self._root, self._members, self._check = root, members, check
         self._lock = Mutex()
 
-    def ask(self, what: int, request: Request) -> None:
+    def ask(self, what: int, request: MemberRequest) -> None:
         """Ask, and return when the host says that the caller may look again. Raises HostUnavailableError
         behind `shared.answer.ms`, and the error that the host has met; nothing was done then.
         """

@@ -26,7 +26,7 @@ from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.inbox.known_ids import Adoption, check_again
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import Manifest
-from segstore.storage.inbox.sealing import Sealed, remove_unsealed
+from segstore.storage.inbox.sealing import SealedManifest, remove_unsealed
 from segstore.storage.inbox.staged_file import Staged, check_id, check_source, files_of
 from segstore.storage.meta.directory_safety import check_places, kept_mode
 from segstore.storage.meta.topics import TopicFiles
@@ -107,7 +107,7 @@ class _Sealing:
     ) -> None:
         self._root, self._work, self._id = root, work, work.id
         self._clock, self._files = clock, files
-        self._sealed = Sealed(files, root, work)
+        self._sealed = SealedManifest(files, root, work)
         self._opener, self._replicated = opener, False
 
     def run(self, seconds: float) -> Adoption:
@@ -183,4 +183,4 @@ def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
     """
     staged = files_of(messages)
     with os_errors():
-        return store._writer().inbox.adopt(check_id(id_), staged)
+        return store.writer().inbox.adopt(check_id(id_), staged)

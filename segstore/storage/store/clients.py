@@ -1,8 +1,8 @@
 """`Clients`: the producers and consumers of an open store, and how they end when the store is closed.
 
-Nothing is on disk. The storage layer knows clients by the `Client` protocol only: they attach themselves, and
-are referred to weakly, so that a client that is dropped is not kept. Threads: any. One thread closes the
-store; another that closes waits for it, unless the first thread waits for the second.
+Nothing is on disk. The storage layer knows clients by the `StoreClient` protocol only: they attach
+themselves, and are referred to weakly, so that a client that is dropped is not kept. Threads: any. One thread
+closes the store; another that closes waits for it, unless the first thread waits for the second.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Unwritten(NamedTuple):
     error: BaseException | None
 
 
-class Client(Protocol):
+class StoreClient(Protocol):
     """An object that is used over a store, and ends with it."""
 
     turn: Turn
@@ -83,12 +83,12 @@ class Clients:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._attached: dict[int, weakref.ref[Client]] = {}
+        self._attached: dict[int, weakref.ref[StoreClient]] = {}
         self._lock = threading.RLock()  # held by the thread that closes
         self._busy = self._refused = False
-        self._writers: list[Client] = []
+        self._writers: list[StoreClient] = []
 
-    def attach(self, client: Client) -> None:
+    def attach(self, client: StoreClient) -> None:
         """Attach a client. Raises StoreClosedError. No lock is taken: either the closing thread sees the
         client, or this sees that the store is being closed.
         """
@@ -100,7 +100,7 @@ class Clients:
             del self._attached[key]
             raise StoreClosedError(f"{self._path} is being closed")
 
-    def _live(self, turn: Turn) -> list[Client]:
+    def _live(self, turn: Turn) -> list[StoreClient]:
         found = [ref() for ref in list(self._attached.values())]
         return [client for client in found if client is not None and client.turn is turn]
 
@@ -173,7 +173,7 @@ class _Ends:
         self._deadline, self._orderly = deadline, orderly
         self._errors: list[BaseException] = []
 
-    def of(self, clients: list[Client]) -> None:
+    def of(self, clients: list[StoreClient]) -> None:
         for client in clients:
             self.tried(partial(client.close_with_store, self._deadline, self._orderly))
 

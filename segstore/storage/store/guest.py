@@ -14,7 +14,7 @@ from segstore._native import held, lib
 from segstore.config import StoreConfig, TopicConfig
 from segstore.errors import HostUnavailableError, SegstoreError, StoreClosedError
 from segstore.records import Encoded
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.finding import Repaired
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.guest_partition import GuestPartition
@@ -28,7 +28,7 @@ from segstore.storage.shared.members import Members
 from segstore.storage.shared.refused_calls import refused_in_guest
 from segstore.storage.shared.shared_file import SharedFile
 from segstore.storage.shared.sharing import Sharing, new_share
-from segstore.storage.shared.verdicts import Asking, Request
+from segstore.storage.shared.verdicts import Asking, MemberRequest
 from segstore.storage.store.host_writer import HostWriter
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store_member import StoreMember, told_of
@@ -57,7 +57,13 @@ class StoreGuest(StoreReader):
     """The side of a store that a guest has open."""
 
     def __init__(
-        self, context: Context, config: StoreConfig, shared: SharedFile, members: Members, *, may_host: bool
+        self,
+        context: StoreContext,
+        config: StoreConfig,
+        shared: SharedFile,
+        members: Members,
+        *,
+        may_host: bool,
     ) -> None:
         super().__init__(context)
         self.config, self.shared, self._members = config, shared, members
@@ -99,7 +105,7 @@ class StoreGuest(StoreReader):
         """
         mine = self.context
         pool = HandlePool(mine.files, mine.pool.limit)
-        context = Context(mine.root, mine.files, pool, Scheduler(), mine.clock, True, mine.pid)
+        context = StoreContext(mine.root, mine.files, pool, Scheduler(), mine.clock, True, mine.pid)
         self.host = HostWriter(
             context, self.config, Sharing(self._members, self.shared, found=True), weakref.ref(self)
         )
@@ -181,7 +187,7 @@ class StoreGuest(StoreReader):
         """See `GuestSide`."""
         return self._asking.unavailable()
 
-    def ask(self, what: int, request: Request) -> None:
+    def ask(self, what: int, request: MemberRequest) -> None:
         """See `GuestSide`."""
         self._asking.ask(what, request)
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 
 from segstore.errors import HostUnavailableError, KafkaTimeoutError, SegstoreError, copy_of
 from segstore.records import Encoded
-from segstore.storage.context import Context, os_errors
+from segstore.storage.context import StoreContext, os_errors
 from segstore.storage.inbox.known_ids import GUESTS
 from segstore.storage.inbox.manifest import Manifest
-from segstore.storage.inbox.sealing import Sealed, remove_unsealed
+from segstore.storage.inbox.sealing import SealedManifest, remove_unsealed
 from segstore.storage.inbox.stager import Stager
 from segstore.storage.meta.topics import TopicInfo
 
@@ -25,7 +25,7 @@ class StagedAppend:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         info: TopicInfo,
         partition: int,
         unavailable: Callable[[], HostUnavailableError],
@@ -45,7 +45,7 @@ class StagedAppend:
             stager.append_encoded(self._info, self._partition, chunks)
             staged = stager.finish().files
             work = Manifest("", f"{GUESTS}/{stager.name}", staged)
-            sealed = Sealed(context.files, context.root, work)
+            sealed = SealedManifest(context.files, context.root, work)
             try:
                 offsets = self._adopted(sealed, work.id, seconds)
             except BaseException:
@@ -54,7 +54,9 @@ class StagedAppend:
                 raise
         return offsets[self._info.name, self._partition][0]
 
-    def _adopted(self, sealed: Sealed, id_: str, seconds: float) -> dict[tuple[str, int], tuple[int, int]]:
+    def _adopted(
+        self, sealed: SealedManifest, id_: str, seconds: float
+    ) -> dict[tuple[str, int], tuple[int, int]]:
         error: SegstoreError
         try:
             sealed.begin()
@@ -75,7 +77,7 @@ class StagedAppend:
         return self._begun(sealed, id_, error, seconds)
 
     def _begun(
-        self, sealed: Sealed, id_: str, error: SegstoreError, seconds: float
+        self, sealed: SealedManifest, id_: str, error: SegstoreError, seconds: float
     ) -> dict[tuple[str, int], tuple[int, int]]:
         """Return the offsets of an adoption that had begun when it was to be taken back."""
         end = time.monotonic() + seconds

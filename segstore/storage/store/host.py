@@ -15,7 +15,7 @@ from typing import Any
 from segstore._native import ffi, lib
 from segstore.errors import SegstoreError, StorageError, UnknownTopicOrPartitionError
 from segstore.logger import Logger
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.log.guest_partition import cut_sealed
 from segstore.storage.log.partition import Partition
 from segstore.storage.shared.members import Members
@@ -34,7 +34,7 @@ class Host:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         members: Members,
         find: Callable[[int, int], Partition],
         opened: Callable[[], Iterable[Partition]],

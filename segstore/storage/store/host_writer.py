@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from segstore.config import StoreConfig
 from segstore.errors import first_of
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.store_format import mark_shared, mark_unshared
@@ -30,7 +30,7 @@ class HostWriter(StoreWriter):
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         config: StoreConfig,
         sharing: Sharing | None = None,
         guest: Callable[[], object] | None = None,

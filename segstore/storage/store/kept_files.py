@@ -15,7 +15,7 @@ from typing import Protocol
 
 from segstore.files.reserve import NO_ROOM
 from segstore.integers import INT64_MAX
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
 from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs, write_group_configs
 from segstore.storage.meta.scram_credentials import Credentials, read_credentials, write_credentials
@@ -65,7 +65,7 @@ class Keeping(Protocol):
 class KeptFiles:
     """See `Keeping`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: StoreContext) -> None:
         self._context, self._files, self._root = context, context.files, context.root
 
     def limits(self) -> Limits:

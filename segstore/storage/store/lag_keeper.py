@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.meta.lag_note import LAG_NOTE, LONGEST_MS, LagNote, NotedLag
 
 EVERY = 1.0
@@ -30,7 +30,7 @@ class Lagging(Protocol):
 class LagKeeper:
     """Writes the notes of one open store. A note that can't be written, as on a full disk, is left out."""
 
-    def __init__(self, context: Context, side: str, lag_time_max_ms: int) -> None:
+    def __init__(self, context: StoreContext, side: str, lag_time_max_ms: int) -> None:
         self._context = context
         self._last = LagNote(side, "", 0, "", lag_time_max_ms, ())
 

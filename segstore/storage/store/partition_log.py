@@ -41,11 +41,11 @@ from segstore.storage.log.append import (
     table_columns,
 )
 from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
-from segstore.storage.log.exchange import Exchange
+from segstore.storage.log.exchange import NativeExchange
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_many import as_offsets, read_many
-from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.log.reading import Reading
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
@@ -54,7 +54,7 @@ from segstore.storage.scans.scan import EARLIEST, LATEST, Edge, Scan, given_time
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, go_on, send_at_once, transfer
 from segstore.storage.transfer.stretch import (
-    Place,
+    StoredBatches,
     Stretch,
     exchange_at_once,
     find_stretch,
@@ -65,7 +65,7 @@ from segstore.storage.transfer.stretch import (
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from segstore.storage.context import Context
+    from segstore.storage.context import StoreContext
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
@@ -94,7 +94,8 @@ class PartitionLog(PublicNames):
             *("aborted_transactions", "append_as_leader", "append_may_wait", "epoch_end", "epoch_of"),
             *("exchange_fetch", "exchange_produce", "has_replicas", "is_gone", "nearest", "read_view"),
             *("partition_for_write", "stored", "stretch", "stretch_at_once", "view", "with_view"),
-            *("await_committed", "check_committed", "partition_led", "shows_all", "with_reading"),
+            *("await_committed", "check_committed", "context", "follow_leader", "partition_led", "shows_all"),
+            *("source", "store", "with_reading"),
         }
     )
 
@@ -106,36 +107,36 @@ class PartitionLog(PublicNames):
         topic: str,
         partition: int,
         store: object,
-        context: Context,
-        source: Partition | Follower,
+        context: StoreContext,
+        source: Partition | ReadOnlyPartition,
         appender: Partition | None = None,
     ) -> None:
         """`store` is only referred to: without it nothing would be flushed in the background. `appender` is
         what a guest appends by.
         """
-        self.topic, self.partition, self._store = topic, partition, store
-        self._context = context
+        self.topic, self.partition, self.store = topic, partition, store
+        self.context = context
         self._name = f"{topic}-{partition}"
         self._internal = topic in INTERNAL
         self._appender = appender
-        self._follow_leader(source)
+        self.follow_leader(source)
 
-    def _follow_leader(self, source: Partition | Follower) -> None:
+    def follow_leader(self, source: Partition | ReadOnlyPartition) -> None:
         """Append to, and read from, this log from now on. Any thread may call this: a call that is under way
         goes on with the log with which it began.
         """
-        root = self._context.root
+        root = self.context.root
         own = source if isinstance(source, Partition) else self._appender
         self._own = None if self._internal else own
         if isinstance(source, Partition):
             root = source.context.root
-        self.aborted_transactions = AbortedTransactions(self._context.files)
-        self._gaps = Gaps(self._context.files, root, self.topic, self.partition)
+        self.aborted_transactions = AbortedTransactions(self.context.files)
+        self._gaps = Gaps(self.context.files, root, self.topic, self.partition)
         self._views = source.visible if isinstance(source, Partition) else source
         self._visible = None
         if isinstance(source, Partition) and not source.tail.native.is_shared:
             self._visible = source.visible
-        self._source = source
+        self.source = source
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self._name}>"
@@ -143,7 +144,7 @@ class PartitionLog(PublicNames):
     @property
     def is_gone(self) -> bool:
         """Return whether the topic was deleted, as this process knows it."""
-        source = self._source
+        source = self.source
         return isinstance(source, Partition) and source.visible.current is None
 
     # --- leader epochs ------------------------------------------------------------------
@@ -151,21 +152,21 @@ class PartitionLog(PublicNames):
     @property
     def leader_epoch(self) -> int:
         """Return the leader epoch under which this log is written now; -1 in a store that was opened "r"."""
-        source = self._source
+        source = self.source
         return source.visible.publisher.epoch if isinstance(source, Partition) else -1
 
     def epoch_end(self, leader_epoch: int) -> EpochEnd:
         """Return the newest leader epoch up to `leader_epoch` that this log knows, and the offset behind its
         last record; `UNDEFINED` where it knows none (R4; Kafka: OffsetsForLeaderEpoch).
         """
-        source = self._source
+        source = self.source
         if not isinstance(source, Partition):
             return UNDEFINED
         return source.epochs.copy().end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_of(self, offset: int) -> int:
         """Return the leader epoch under which an offset was written, -1 where that is not known."""
-        source = self._source
+        source = self.source
         found = source.epochs.copy().epoch_for_offset(offset) if isinstance(source, Partition) else None
         return -1 if found is None else found
 
@@ -192,7 +193,7 @@ class PartitionLog(PublicNames):
         """Return the offset that the next record gets, whether readers see those before or not: only in a
         replica it is not the high watermark.
         """
-        source = self._source
+        source = self.source
         return source.visible.log_end_offset if isinstance(source, Partition) else source.written().end_offset
 
     @property
@@ -242,7 +243,7 @@ class PartitionLog(PublicNames):
         StoreClosedError, ForkedError.
         """
         own = self._own
-        if own is not None and own.acks is None and not self._context.closed:
+        if own is not None and own.acks is None and not self.context.closed:
             offset = append_short(own.tail, value, key, headers, timestamp, expected_offset)
             if offset >= 0:
                 return offset if own.acks is None else awaited(own, offset, 1)
@@ -284,7 +285,7 @@ class PartitionLog(PublicNames):
             and own.acks is None
             and compression is None
             and isinstance(values, list | tuple)
-            and not self._context.closed
+            and not self.context.closed
         ):
             n = len(values)
             first = append_list(own.tail, n, values, keys, timestamps, headers, batch_bytes, expected_offset)
@@ -368,13 +369,13 @@ class PartitionLog(PublicNames):
         asked = _asked(acks, timeout_ms)
         return append_as_leader(self._leading(asked), batch, asked, verified, allow_zstd, self._name)
 
-    def exchange_produce(self, sock: int, exchange: Exchange) -> bool | None:
+    def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a produce from a socket, which is not waited for, and do it as `append_as_leader`, if it is
         like the earlier requests and takes one call of C; return whether it is answered. What was received is
         in the exchange. None, and nothing was received: another way has to be taken. Raises StorageError.
         """
-        source = self._source
-        if self._internal or self._context.closed or not isinstance(source, Partition):
+        source = self.source
+        if self._internal or self.context.closed or not isinstance(source, Partition):
             return None
         return exchange.produce(source, sock)
 
@@ -382,7 +383,7 @@ class PartitionLog(PublicNames):
         """Return whether an append with these `acks` (0, 1, -1) may wait for replicas, or for the disk by
         `flush.messages`.
         """
-        source = self._source
+        source = self.source
         if not isinstance(source, Partition):
             return False
         return (source.acks is not None and acks == -1) or source.config.flush_messages != arguments.INT64_MAX
@@ -398,7 +399,7 @@ class PartitionLog(PublicNames):
         then.
         """
         own = self._own
-        if own is None or self._context.closed or not own.tail.flush():
+        if own is None or self.context.closed or not own.tail.flush():
             check_apart("flush()")
             self.partition_for_write().flush()
 
@@ -440,7 +441,7 @@ class PartitionLog(PublicNames):
         """Return the partition, for other ways of appending. Raises ReadOnlyError, StoreClosedError,
         ForkedError.
         """
-        context, source = self._context, self._source
+        context, source = self.context, self.source
         if self._appender is not None and not context.closed and context.here[0]:
             return self._appender.for_write()  # type: ignore[attr-defined, no-any-return]
         if context.closed or not context.here[0] or not isinstance(source, Partition):
@@ -474,7 +475,7 @@ class PartitionLog(PublicNames):
         Batches without such records are not decoded. Raises OffsetOutOfRangeError where `offset` is not in
         [start_offset, end_offset]; CorruptRecordError where the first batch is damaged.
         """
-        self._context.check_open()
+        self.context.check_open()
         if type(offset) is not int or abs(offset) > arguments.INT64_MAX:
             offset = arguments.whole("offset", offset, None)
         if type(max_bytes) is not int or not 0 <= max_bytes <= arguments.INT64_MAX:
@@ -501,7 +502,7 @@ class PartitionLog(PublicNames):
         InvalidTypeError, InvalidArgumentError. Kafka has no such call: a consumer seeks, and polls one
         record.
         """
-        self._context.check_open()
+        self.context.check_open()
         if type(offset) is not int:
             offset = arguments.whole("offset", offset, None)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
@@ -524,7 +525,7 @@ class PartitionLog(PublicNames):
         last record. Memory is taken for the records, not for the batches that they lie in. Raises as
         `read_one`; no records are returned then.
         """
-        self._context.check_open()
+        self.context.check_open()
         asked = as_offsets(offsets)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
 
@@ -567,7 +568,7 @@ class PartitionLog(PublicNames):
         `start` or `end` of None, which `offset_for_time` returns if no record is that late; StoreClosedError.
         Iterating raises as `read`.
         """
-        self._context.check_open()
+        self.context.check_open()
         _is_committed(isolation_level)
         how = {
             "isolation_level": isolation_level,
@@ -616,16 +617,16 @@ class PartitionLog(PublicNames):
                 missing = view
                 if tries == _TRIES:
                     raise StoreClosedError(f"{self._name} is gone: {error}") from error
-                if isinstance(self._source, Follower):
-                    self._source.refresh()
+                if isinstance(self.source, ReadOnlyPartition):
+                    self.source.refresh()
             except CorruptRecordError:
                 # Segments that a live writer has removed meanwhile look like a gap: only a second look
                 # shows that.
-                if doubted or not isinstance(self._source, Follower):
+                if doubted or not isinstance(self.source, ReadOnlyPartition):
                     _ = self._views.view  # StoreClosedError: the name is a new topic's, and its files
                     raise
                 doubted = True
-                self._source.refresh()
+                self.source.refresh()
             except SegstoreError:
                 raise
             except OSError as error:  # `os_errors` would be a sixth of the calls of a small transfer
@@ -676,14 +677,14 @@ class PartitionLog(PublicNames):
             self._check_not_shown(view, offset)
             return use(Reading(view, offset, self._gaps, aborted))
 
-        self._context.check_open()
+        self.context.check_open()
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
         """Raise OffsetOutOfRangeError, unless a replica has this offset and does not show it yet: its readers
         wait (R39). They may have seen it: the high watermark goes back where the writer was killed.
         """
-        source = self._source
+        source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
             view.check(offset, self._name)
@@ -711,7 +712,7 @@ class PartitionLog(PublicNames):
         Raises OffsetOutOfRangeError, CorruptRecordError where a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
         """
-        self._context.check_open()
+        self.context.check_open()
         offset = arguments.whole("offset", offset, None)
         most = arguments.whole("max_bytes", max_bytes, 0)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
@@ -722,10 +723,10 @@ class PartitionLog(PublicNames):
             stable = self._stable(view)
             limit = stable if committed else view.end_offset
             seen = view
-            if whole and isinstance(source := self._source, Partition):
+            if whole and isinstance(source := self.source, Partition):
                 seen = source.visible.written
                 limit = seen.end_offset
-            found = find_stretch(seen, offset, limit, most, min_one, self._context.files, self._gaps)
+            found = find_stretch(seen, offset, limit, most, min_one, self.context.files, self._gaps)
             aborted = self._aborted(view, found, offset, max_searched) if committed else None
             return Stretch(found, offset, view.start_offset, view.end_offset, stable, aborted)
 
@@ -738,12 +739,12 @@ class PartitionLog(PublicNames):
         and nothing is done, where anything is unusual: an offset that is not there, a file that is not open,
         a transaction, an error.
         """
-        context = self._context
+        context = self.context
         if context.closed or not context.here[0]:
             return None
         try:
             shown = view = self._views.view
-            if whole and isinstance(source := self._source, Partition):
+            if whole and isinstance(source := self.source, Partition):
                 view = source.visible.written
             if not view.start_offset <= offset <= view.end_offset or shown.stable_offset < 0:
                 return None
@@ -758,9 +759,9 @@ class PartitionLog(PublicNames):
                 raise
             return None
 
-    def exchange_fetch(self, sock: int, exchange: Exchange) -> bool | None:
+    def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Do as `exchange_produce`, for a fetch that `stretch_at_once` would serve. Raises nothing."""
-        context = self._context
+        context = self.context
         if context.closed or not context.here[0]:
             return None
         try:
@@ -773,15 +774,15 @@ class PartitionLog(PublicNames):
         but at least one where there is any; nothing at the log's end. No CRC is checked. Raises as `stretch`.
         """
         with os_errors(), self.stretch(offset, max_bytes) as found:
-            return found.read(self._context.files)
+            return found.read(self.context.files)
 
     def _aborted(
-        self, view: LogView, found: Place | None, offset: int, max_searched: int
+        self, view: LogView, found: StoredBatches | None, offset: int, max_searched: int
     ) -> list[tuple[int, int]] | None:
         """Return the aborted transactions that the batches of a stretch may belong to, by producer id and
         first offset (Kafka: FetchResponse.AbortedTransaction); None where more would have to be searched.
         """
-        if found is None or not has_transactions(found, self._context.files):
+        if found is None or not has_transactions(found, self.context.files):
             return []
         if self.aborted_transactions.unread(view) > max_searched:
             return None
@@ -806,7 +807,7 @@ class PartitionLog(PublicNames):
         InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises StorageError of the disk;
         CorruptRecordError where the first batch is damaged.
         """
-        context = self._context
+        context = self.context
         if type(sink) is not int:
             context.check_open()
             sink = descriptor(sink)
@@ -826,7 +827,7 @@ class PartitionLog(PublicNames):
         return self._transfer(sink, offset, max_bytes, method)
 
     def _transfer(self, sink: int, offset: int, max_bytes: int, method: str) -> tuple[int, int]:
-        self._context.check_open()
+        self.context.check_open()
         target = descriptor(sink)
         offset = arguments.whole("offset", offset, None)
         most = arguments.whole("max_bytes", max_bytes, 0)
@@ -836,7 +837,7 @@ class PartitionLog(PublicNames):
             if not view.start_offset <= offset <= view.end_offset:
                 self._check_not_shown(view, offset)
                 return 0, offset
-            return transfer(view, target, offset, most, by, self._context.files, self._gaps)
+            return transfer(view, target, offset, most, by, self.context.files, self._gaps)
 
         return self.with_view(send)
 
@@ -844,7 +845,7 @@ class PartitionLog(PublicNames):
         """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None where
         there is none.
         """
-        self._context.check_open()
+        self.context.check_open()
         # -1 stands for no timestamp: smaller numbers ask for the same.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         return self.with_view(lambda view: read.offset_for_time(view, timestamp))
@@ -854,5 +855,5 @@ class PartitionLog(PublicNames):
         transaction marker's; None where there is none (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises
         CorruptRecordError, StorageError, StoreClosedError.
         """
-        self._context.check_open()
+        self.context.check_open()
         return self.with_view(read.max_timestamp)

@@ -20,7 +20,7 @@ from segstore import names
 from segstore.errors import CorruptCheckpointError, SegstoreError, StorageError, StoreClosedError, copy_of
 from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.log.epoch_history import load_epochs
 from segstore.storage.log.open import Expected, Opened, open_partition
 from segstore.storage.log.partition import Partition
@@ -60,7 +60,7 @@ class PartitionLoader:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         topic_files: TopicFiles,
         ends: EndsWriter,
         checkpoints: RootCheckpoints,
@@ -354,7 +354,7 @@ class Partitions:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         topics: Callable[[], Mapping[str, TopicInfo]],
         loader: PartitionLoader,
         checkpoints: RootCheckpoints,

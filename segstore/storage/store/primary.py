@@ -26,7 +26,7 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.storage.context import Context, os_errors
+from segstore.storage.context import StoreContext, os_errors
 from segstore.storage.log.lease_term import LeaseTerm
 from segstore.storage.log.standby_acks import StandbyAcks
 from segstore.storage.meta.fence import FENCE, Fence
@@ -62,7 +62,7 @@ class Reached(NamedTuple):
 _reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)  # a call of C
 
 
-def check_not_fenced(files_of: Context) -> None:
+def check_not_fenced(files_of: StoreContext) -> None:
     """Raise DemotedError where the directory has a fence; CorruptCheckpointError, OSError."""
     fence = FENCE.read(files_of.files, files_of.root)
     if fence is not None:
@@ -80,7 +80,7 @@ class Primary:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         lag_time_max_ms: int,
         root_names: Collection[str],
         topics: Callable[[], Mapping[str, TopicInfo]],

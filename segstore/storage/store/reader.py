@@ -17,11 +17,11 @@ from segstore import names
 from segstore.errors import ReadOnlyError
 from segstore.files import locks
 from segstore.mutex import Mutex, calls_out
-from segstore.storage.context import Context
-from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.context import StoreContext
+from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.followed_ends import LATE, LOOK, FollowedEnds
-from segstore.storage.meta.published_ends import Ends, EndsReader, Glance, open_reader, slot_key
+from segstore.storage.meta.published_ends import Ends, EndsGlance, EndsReader, open_reader, slot_key
 from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 
@@ -51,11 +51,11 @@ class _Belief(NamedTuple):
 _NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
 
 
-class _Known(NamedTuple):
+class _KnownEnds(NamedTuple):
     """What was published of a partition, as it was told, and what says whether it is so still."""
 
     reader: EndsReader
-    glance: Glance
+    glance: EndsGlance
     told: Ends
 
 
@@ -72,12 +72,12 @@ class _Topics(NamedTuple):
 class StoreReader:
     """Reads a store. Topics are looked up anew when a directory that has them has changed."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: StoreContext) -> None:
         self.context = context
         self._topic_files = TopicFiles(context.files, context.root)
         self._lock = Mutex()
         self._waiting: list[int] = []  # threads
-        self._followers: dict[tuple[str, int, str], Follower] = {}
+        self._followers: dict[tuple[str, int, str], ReadOnlyPartition] = {}
         self._ends: EndsReader | None = None
         self._ends_path = os.path.join(context.root, names.OURS, names.ENDS)
         self._belief = _NO_BELIEF
@@ -131,13 +131,13 @@ class StoreReader:
         parsed = map(names.parse_partition_dir, self.context.files.listdir(self.context.root))
         return frozenset(one for one in parsed if one is not None)
 
-    def partition(self, topic: str, partition: int) -> Follower:
+    def partition(self, topic: str, partition: int) -> ReadOnlyPartition:
         """Return the reading side of a partition. Raises UnknownTopicOrPartitionError, which names what
         exists.
         """
         return self.follower(find_topic(self.topics, topic, partition), partition)
 
-    def follower(self, info: TopicInfo, partition: int) -> Follower:
+    def follower(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
         """Return the reading side of a partition of a topic that `topics` has given just now."""
         key = (info.name, partition, info.topic_id)
         with self._lock:
@@ -156,12 +156,12 @@ class StoreReader:
         """Return what appends to a partition: nothing does, in a store that is read only."""
         return None
 
-    def _follow(self, info: TopicInfo, partition: int) -> Follower:
+    def _follow(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
         directory = self._topic_files.partition_path(info.name, partition)
         self.context.files.check_directory(directory)
         # Files of an older topic of that name may be open.
         self.context.pool.forget_directory(directory)
-        return Follower(
+        return ReadOnlyPartition(
             self.context.pool,
             directory,
             info.settings,
@@ -175,7 +175,7 @@ class StoreReader:
         )
 
     def _sealed(self, info: TopicInfo, partition: int) -> Callable[[], dict[int, int]]:
-        """Return a function that gives where sealed segments of a shared log end; see `Follower`."""
+        """Return a function that gives where sealed segments of a shared log end; see `ReadOnlyPartition`."""
         key = slot_key(info.topic_id, info.name, partition)
 
         def get() -> dict[int, int]:
@@ -240,7 +240,7 @@ class StoreReader:
     def _published(self, info: TopicInfo, partition: int) -> Callable[[], Ends | None]:
         key = slot_key(info.topic_id, info.name, partition)
         counts: dict[int, int] = {}  # by published log start offset: the one that is taken
-        known: _Known | None = None
+        known: _KnownEnds | None = None
 
         def get() -> Ends | None:
             nonlocal known
@@ -261,7 +261,7 @@ class StoreReader:
                     counts[found.start] = self._log_start(info.name, partition, found)
                 told = found._replace(start=counts[found.start])
             glance = ends.glance(found)
-            known = _Known(ends, glance, told) if glance is not None and told is not None else None
+            known = _KnownEnds(ends, glance, told) if glance is not None and told is not None else None
             return told
 
         return get
@@ -322,7 +322,7 @@ class StoreReader:
 
     @property
     def news(self) -> int:
-        """See `Store._news`."""
+        """See `Store.news`."""
         ends = self._look_for_ends()
         return ends.news if ends is not None and self._believed() else -1
 
@@ -356,9 +356,9 @@ class StoreReader:
         followed.outdated = mapped != (followed.memory, followed.shared)
         return not followed.outdated
 
-    @calls_out  # as `Store._wait_for`
+    @calls_out  # as `Store.wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """See `Store._wait_for`. As long as a writer that publishes has the store, nobody else changes it:
+        """See `Store.wait_for`. As long as a writer that publishes has the store, nobody else changes it:
         then the sleep is a long one.
         """
         belief, now = self._belief, monotonic_ns()

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.log.partition import Partition
 
 _MOST_NAMED = 10
 
 
-def unready(context: Context, opened: Iterable[Partition]) -> list[str]:
+def unready(context: StoreContext, opened: Iterable[Partition]) -> list[str]:
     """Return that the disk is full, that the store is fenced or does not lead, and which logs have failed;
     nothing while all is well. `opened` are the partitions that are open.
     """

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from segstore.errors import SegstoreError
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.store.stats import Family, Metric, Sample
+from segstore.storage.store.stats import Family, Metric, MetricSample
 
 
 class ReplicaLag(NamedTuple):
@@ -60,7 +60,7 @@ def families(rows: Iterable[tuple[Key, int, Mapping[str, Any]]]) -> list[Family]
             metric,
             ("topic", "partition", "replica"),
             [
-                Sample((topic, str(partition), str(replica)), float(values[metric.name]))
+                MetricSample((topic, str(partition), str(replica)), float(values[metric.name]))
                 for (topic, partition), replica, values in held
                 if values[metric.name] >= 0
             ],

@@ -8,7 +8,7 @@ from types import FrameType
 
 from segstore.config import StoreConfig
 from segstore.errors import HostUnavailableError, StoreLockedError
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.shared.members import Members
 from segstore.storage.shared.shared_file import SharedFile
 from segstore.storage.store.guest import StoreGuest
@@ -21,7 +21,7 @@ _LEAST = 5.0
 
 
 def open_shared(
-    context: Context, config: StoreConfig, shared: bool | str, seconds: float
+    context: StoreContext, config: StoreConfig, shared: bool | str, seconds: float
 ) -> HostWriter | StoreGuest:
     """Return the side of a member: of the host with `shared` True, if there is none; else of a guest. Raises
     HostUnavailableError, StoreLockedError, NotShareableError.
@@ -45,7 +45,7 @@ def open_shared(
         time.sleep(_PAUSE)
 
 
-def _join(context: Context, config: StoreConfig, *, may_host: bool) -> StoreGuest | None:
+def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> StoreGuest | None:
     """Return the side of a guest; None if no host lives."""
     file = SharedFile.join(context.files, context.root)
     if file is None:
@@ -69,7 +69,7 @@ def _join(context: Context, config: StoreConfig, *, may_host: bool) -> StoreGues
     return guest
 
 
-def _let_go_of_lost(context: Context) -> None:
+def _let_go_of_lost(context: StoreContext) -> None:
     """End a host in this process to which nothing refers, if Ctrl-C has kept it from its end: else this open
     would join it.
     """

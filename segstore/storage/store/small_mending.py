@@ -2,7 +2,7 @@
 
 They are quotas, credentials, notes of sweeps, producer ids, the cluster id and the format. On disk only
 these files change; one that can't be made anew is moved to the quarantine. What was done is reported
-(`Context.tell`). Threads: one, before the files are used.
+(`StoreContext.tell`). Threads: one, before the files are used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.files.reserve import NO_ROOM
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
 from segstore.storage.meta.group_configs import group_config_copies
 from segstore.storage.meta.scram_credentials import scram_copies
@@ -24,7 +24,7 @@ from segstore.storage.meta.store_format import path_of, write_format
 from segstore.storage.meta.sweep_states import damaged_states, format_states
 
 
-def mend_small(context: Context, there: Collection[str]) -> None:
+def mend_small(context: StoreContext, there: Collection[str]) -> None:
     """Repair the small files that are `there`: paths below the root. Raises OSError."""
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
@@ -42,7 +42,7 @@ def mend_small(context: Context, there: Collection[str]) -> None:
             _move(context, each.path(context.root), each.damage(context.files, context.root))
 
 
-def state_format(context: Context, wrong: str) -> None:
+def state_format(context: StoreContext, wrong: str) -> None:
     """Write the format of a store that has none, or whose note of it is damaged, as `wrong` says. A full disk
     leaves that to the next open. Raises OSError.
     """
@@ -56,18 +56,18 @@ def state_format(context: Context, wrong: str) -> None:
             context.tell(path_of(context.root), wrong, "made anew")
 
 
-def _move(context: Context, path: str, wrong: str) -> None:
+def _move(context: StoreContext, path: str, wrong: str) -> None:
     """Move a file aside where something is wrong with it."""
     if wrong:
         context.tell(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
 
 
-def _mend_quotas(context: Context) -> None:
+def _mend_quotas(context: StoreContext) -> None:
     if _mend_copies(context, quota_copies(context.files, context.root)):
         _upgrade(context)
 
 
-def _mend_copies(context: Context, copies: Copies[Any]) -> bool:
+def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
     """Make the copy anew that is not believed; returns whether the other one has no checksum."""
     try:
         right, wrong = copies.look()
@@ -79,7 +79,7 @@ def _mend_copies(context: Context, copies: Copies[Any]) -> bool:
     return right.content is not None and not right.checked
 
 
-def _upgrade(context: Context) -> None:
+def _upgrade(context: StoreContext) -> None:
     """Write the quotas with a checksum, in two copies; a full disk leaves that to the next open. Raises
     OSError.
     """

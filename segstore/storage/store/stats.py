@@ -19,12 +19,12 @@ from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError, Needing, SegstoreError
 from segstore.files import Files
 from segstore.records import CODEC_MASK, CONTROL_FLAG, MAGIC, bring_up
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.full_disk import FullNote, read_note
 from segstore.storage.meta.offset_checkpoints import read_offsets
 from segstore.storage.meta.sweep_states import SweepState
 from segstore.storage.meta.topics import TopicInfo
-from segstore.storage.segment.batch_scan import Step, walk_past_damage
+from segstore.storage.segment.batch_scan import ScanStep, walk_past_damage
 from segstore.storage.segment.log_view import LogView
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from segstore.storage.store.partition_log import PartitionLog
 
 
-class Measured(NamedTuple):
+class StatisticsSource(NamedTuple):
     """The part of a store that its statistics need: `topics` by name, and `partition` for the log of one;
     `states` of sweeps, and up to where partitions were `cleaned`.
     """
 
-    context: Context
+    context: StoreContext
     topics: Callable[[], Mapping[str, TopicInfo]]
     partition: Callable[[str, int], PartitionLog]
     states: Callable[[], Mapping[tuple[str, int], SweepState]]
@@ -70,7 +70,7 @@ class PartitionStats(NamedTuple):
     error: str | None = None
 
 
-def store_stats(store: Measured, *, records: bool = True) -> Iterator[PartitionStats]:
+def store_stats(store: StatisticsSource, *, records: bool = True) -> Iterator[PartitionStats]:
     """Yield the statistics of each partition of each topic in order. With `records`, records are counted, for
     which all headers are read.
     """
@@ -83,12 +83,12 @@ def store_stats(store: Measured, *, records: bool = True) -> Iterator[PartitionS
             yield _one(store, info, number, state, cleaned.get(key, 0), records)
 
 
-def _full(context: Context) -> FullNote | None:
+def _full(context: StoreContext) -> FullNote | None:
     """Return since when the disk is full, as the writer has found, in this process or another one."""
     return context.full.note if context.writable else read_note(context.files, context.root)
 
 
-def full_text(context: Context) -> str | None:
+def full_text(context: StoreContext) -> str | None:
     """Return what an operator reads of a full disk; None while there is room."""
     note = _full(context)
     if note is None:
@@ -106,7 +106,7 @@ def cleaned_offsets(files: Files, root: str) -> dict[tuple[str, int], int]:
 
 
 def _one(
-    store: Measured, info: TopicInfo, number: int, state: SweepState, cleaned: int, records: bool
+    store: StatisticsSource, info: TopicInfo, number: int, state: SweepState, cleaned: int, records: bool
 ) -> PartitionStats:
     known = PartitionStats(
         info.name,
@@ -177,7 +177,7 @@ def _count(view: LogView, files: Files) -> int:
     return count
 
 
-def _looked_into(step: Step, path: str) -> NDArray[np.void]:
+def _looked_into(step: ScanStep, path: str) -> NDArray[np.void]:
     """Return the headers of a step, with the number of records in each wrapper of messages."""
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
@@ -239,7 +239,7 @@ METRICS = (
 )
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One value of a metric, and the values of its labels. Those of a histogram have a `suffix`: "_bucket",
     with the label "le" behind the others, "_count" and "_sum", without.
     """
@@ -249,7 +249,7 @@ class Sample(NamedTuple):
     suffix: str = ""
 
 
-Family = tuple[Metric, tuple[str, ...], list[Sample]]
+Family = tuple[Metric, tuple[str, ...], list[MetricSample]]
 """A metric, the names of its labels, and its values."""
 
 
@@ -257,15 +257,15 @@ _FULL = Metric("", "segstore_disk_full", "gauge", "1 while appends find no room,
 _FREE = Metric("", "segstore_disk_free_bytes", "gauge", "bytes that this user may still write", "")
 
 
-def _disk_families(context: Context) -> list[Family]:
+def _disk_families(context: StoreContext) -> list[Family]:
     """Return the metrics of the disk that the store lies on."""
     found = [(_FULL, float(_full(context) is not None))]
     with suppress(OSError):
         found.append((_FREE, float(context.files.space(context.root).usable)))
-    return [(metric, (), [Sample((), value)]) for metric, value in found]
+    return [(metric, (), [MetricSample((), value)]) for metric, value in found]
 
 
-def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
+def store_metrics(store: StatisticsSource) -> dict[str, dict[str, Any]]:
     """Return {"topic-partition": {name: value}}; the error is its text, None where there is none."""
     return {
         f"{stats.topic}-{stats.partition}": {m.name: getattr(stats, m.field) for m in METRICS}
@@ -283,7 +283,7 @@ def by_labels(families: Iterable[Family]) -> dict[str, dict[str, float]]:
     return found
 
 
-def store_families(store: Measured) -> list[Family]:
+def store_families(store: StatisticsSource) -> list[Family]:
     """Return the metrics of each partition, labelled by topic and partition, and those of the disk."""
     rows = list(store_stats(store, records=False))
     return [*(_of_partitions(metric, rows) for metric in METRICS), *_disk_families(store.context)]
@@ -334,7 +334,7 @@ def prometheus_family(family: Family) -> Any:
 
 def _of_partitions(metric: Metric, rows: Iterable[PartitionStats]) -> Family:
     values = [(stats, _number(stats, metric)) for stats in rows]
-    samples = [Sample((s.topic, str(s.partition)), value) for s, value in values if value is not None]
+    samples = [MetricSample((s.topic, str(s.partition)), value) for s, value in values if value is not None]
     return metric, ("topic", "partition"), samples
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from segstore.storage.shared.members import Member
+    from segstore.storage.shared.members import SharedMember
 
 HOST, GUEST = "host", "guest"
 """The roles of members."""
@@ -27,7 +27,7 @@ class StoreMember(NamedTuple):
     since_ms: int
 
 
-def told_of(members: Sequence[Member]) -> list[StoreMember]:
+def told_of(members: Sequence[SharedMember]) -> list[StoreMember]:
     """Return members as people are told of them."""
     return [
         StoreMember(each.slot, each.pid, HOST if each.is_host else GUEST, each.version, each.since_ms)

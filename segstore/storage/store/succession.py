@@ -16,9 +16,9 @@ from collections.abc import Callable
 from segstore.errors import HostUnavailableError, NotShareableError, SegstoreError, StoreLockedError
 from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.shared.coherence import HostLine
-from segstore.storage.shared.members import Member, Members
+from segstore.storage.shared.members import Members, SharedMember
 from segstore.threads import Background, Latch
 
 log = Logger("segstore")
@@ -36,7 +36,7 @@ class Succession:
     another member is faster.
     """
 
-    def __init__(self, context: Context, members: Members, become: Callable[[], None]) -> None:
+    def __init__(self, context: StoreContext, members: Members, become: Callable[[], None]) -> None:
         self._context, self._members, self._become = context, members, become
         self._event = os.eventfd(0, os.EFD_CLOEXEC)
         self._done, self._ended = Latch(), Latch()
@@ -91,7 +91,7 @@ class Succession:
             line.close()
         return not self._done.is_open and self._try(host)
 
-    def _try(self, gone: Member | None = None) -> bool:
+    def _try(self, gone: SharedMember | None = None) -> bool:
         """Be the host, unless another member is: then it will listen soon. `gone` is a host that has hung up:
         it counts as alive until the kernel has taken its locks, too.
         """

@@ -22,9 +22,9 @@ from segstore.errors import SegstoreError, StorageError, StoreClosedError
 from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.storage.cleaner import CleanResult, Throttle, clean, cleanable
+from segstore.storage.cleaner import CleanResult, Throttler, clean, cleanable
 from segstore.storage.cleaner.throttle import GivingWay
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.log import retention
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.root_checkpoints import OffsetCheckpoint, TopicPartitionKey
@@ -66,7 +66,7 @@ class Swept(NamedTuple):
 _COUNTS = ("deleted_segments", "deleted_bytes", "compacted_records", "compacted_bytes")
 
 
-class Step(Protocol):
+class SweepStep(Protocol):
     """One kind of sweep: retention or compaction."""
 
     def due(self, now: int) -> list[TopicPartitionKey]:
@@ -84,7 +84,7 @@ def _swept(topics: Topics, wanted: Callable[[TopicInfo], bool]) -> Iterator[Topi
             yield from ((info.name, number) for number in info.partition_ids)
 
 
-class Retention:
+class RetentionSweep:
     """Rolls segments that are old, and removes those that the settings no longer keep."""
 
     def __init__(self, topics: Topics, partition: Open, failed: Callable[[Exception], object]) -> None:
@@ -116,7 +116,7 @@ class Compaction:
         partition: Open,
         config: StoreConfig,
         cleaned: OffsetCheckpoint,
-        throttle: Throttle,
+        throttle: Throttler,
         checkpoint: Callable[[], None],
         failed: Callable[[Exception], object],
     ) -> None:
@@ -202,7 +202,7 @@ class Sweeper:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         config: StoreConfig,
         topics: Topics,
         partition: Open,
@@ -213,14 +213,14 @@ class Sweeper:
         self.states = SweepStates(context.files, context.root)
         self._scheduler = Scheduler("segstore-sweeper", background=True)
         self._sweeping, self._closing = Mutex(), Latch()
-        self._failed: dict[TopicPartitionKey, dict[Step, str]] = {}
+        self._failed: dict[TopicPartitionKey, dict[SweepStep, str]] = {}
         self._ids = {name: info.topic_id for name, info in topics().items()}
         rate = config.log_cleaner_io_max_bytes_per_second
         throttle = GivingWay(rate, self._meanwhile, stopping=self._closing)
         self._retained = time.monotonic()  # when retention was last done, seconds
         self._unsaved: str | None = None  # why the notes could not be written
         self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
-        self._retention = Retention(topics, partition, self._met)
+        self._retention = RetentionSweep(topics, partition, self._met)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint, self._met)
         self._upgrader = partial(Upgrader, partition, config, throttle, checkpoint)
 
@@ -231,7 +231,7 @@ class Sweeper:
         if config.log_cleaner_threads:
             self._every(config.log_cleaner_backoff_ms, self._compaction)
 
-    def _every(self, interval_ms: int, step: Step) -> None:
+    def _every(self, interval_ms: int, step: SweepStep) -> None:
         self._scheduler.every(interval_ms / 1000, lambda: self._run(step))
 
     def sweep(self) -> tuple[Swept, ...]:
@@ -258,7 +258,7 @@ class Sweeper:
                 if done is not None:
                     yield done
 
-    def _run(self, *steps: Step, by_hand: bool = False) -> tuple[Swept, ...]:
+    def _run(self, *steps: SweepStep, by_hand: bool = False) -> tuple[Swept, ...]:
         found: dict[TopicPartitionKey, Swept] = {}
         with self._sweeping:
             self._clear()
@@ -306,7 +306,7 @@ class Sweeper:
         self._failed = {key: errors for key, errors in self._failed.items() if key[0] in same}
         self.states.keep(lambda key: key[0] in same)
 
-    def _step(self, step: Step, by_hand: bool) -> Iterator[Swept]:
+    def _step(self, step: SweepStep, by_hand: bool) -> Iterator[Swept]:
         now = self._context.clock()
         due = step.due(now)
         for key in self._failed.keys() - set(due):
@@ -336,14 +336,14 @@ class Sweeper:
             if done is not None:
                 yield done
 
-    def _gives_up(self, step: Step, key: TopicPartitionKey) -> bool:
+    def _gives_up(self, step: SweepStep, key: TopicPartitionKey) -> bool:
         """Return whether the background leaves a partition alone. A disk without room passes."""
         return step is self._compaction and step in self._failed[key] and key not in self._compaction.no_room
 
     def _met(self, error: Exception) -> None:
         self._context.on_background_error(error)
 
-    def _swept(self, step: Step, key: TopicPartitionKey, now: int) -> Swept | None:
+    def _swept(self, step: SweepStep, key: TopicPartitionKey, now: int) -> Swept | None:
         if step is not self._compaction:
             return step.run(key, now)
         self._compacted = key

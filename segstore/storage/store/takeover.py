@@ -12,16 +12,16 @@ from typing import Any
 
 from segstore import names
 from segstore.integers import INT64_MAX
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.log.guest_partition import cut_sealed
 from segstore.storage.log.open import Expected
 from segstore.storage.segment.segment_files import scan_directory
-from segstore.storage.shared.sharing import Taken
+from segstore.storage.shared.sharing import AbandonedLog
 
 _FILES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 
 
-def expected_of(left: Taken, before: Expected) -> Expected:
+def expected_of(left: AbandonedLog, before: Expected) -> Expected:
     """Return what is expected of a log, if `before` is what the checkpoints say: nothing is to be recovered,
     unless a sync has failed.
     """
@@ -30,7 +30,7 @@ def expected_of(left: Taken, before: Expected) -> Expected:
     return before._replace(clean=not left.failed, suspect=suspect, recovery_point=point)
 
 
-def cut_to(context: Context, directory: str, end: Any) -> None:
+def cut_to(context: StoreContext, directory: str, end: Any) -> None:
     """Let the log in this directory end at `end` (`seg_shared_end *`). May be repeated. Raises OSError."""
     files = context.files
     base, position = int(end.end.base_offset), int(end.end.position)
@@ -48,7 +48,7 @@ def cut_to(context: Context, directory: str, end: Any) -> None:
             files.truncate(handle, position)
 
 
-def cut_all_sealed(context: Context, directory: str, log: Any, interval: int) -> None:
+def cut_all_sealed(context: StoreContext, directory: str, log: Any, interval: int) -> None:
     """Cut what processes have left behind the ends of segments of this log (`seg_shared_log *`) that were
     sealed before their time [A5], and forget these ends; none of the processes appends any more. Raises
     OSError.

@@ -14,12 +14,12 @@ from typing import Any
 
 from segstore import names
 from segstore.errors import InvalidArgumentError, TopicAlreadyExistsError
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.log.read import forgets, remembering
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints
 from segstore.storage.meta.small_files import Copy
-from segstore.storage.meta.topic_info import Settings
+from segstore.storage.meta.topic_info import TopicSettingsFile
 from segstore.storage.meta.topics import (
     TopicFiles,
     TopicInfo,
@@ -37,7 +37,7 @@ class TopicAdmin:
 
     def __init__(
         self,
-        context: Context,
+        context: StoreContext,
         topic_files: TopicFiles,
         ends: EndsWriter,
         checkpoints: RootCheckpoints,
@@ -50,7 +50,7 @@ class TopicAdmin:
         self._lock = partitions.lock
         self._dying: set[str] = set()
         """Topics whose deletion or failed creation left directories that could not be moved away."""
-        copies: dict[str, Copy[Settings]] = {}
+        copies: dict[str, Copy[TopicSettingsFile]] = {}
         found, dying = topic_files.load(copies)
         published = ends.keys()
         self.topics = {

@@ -1,7 +1,7 @@
 """Repairs damaged settings files, and the topic ids in them, when a store is opened for writing.
 
 On disk both copies of `.segstore/topics/<topic>` may change; see `meta.topics`. What was done is reported
-(`Context.tell`). Threads: one, before the topics are used.
+(`StoreContext.tell`). Threads: one, before the topics are used.
 
 A topic's id is in three places: its settings, each partition's metadata, the keys of the published ends.
 Settings with a checksum are right. Those that an older segstore wrote have none: then the id that most places
@@ -16,19 +16,19 @@ from collections.abc import Set
 from dataclasses import replace
 
 from segstore.files.reserve import NO_ROOM
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.small_files import Copy
-from segstore.storage.meta.topic_info import Settings
+from segstore.storage.meta.topic_info import TopicSettingsFile
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
 def mend_settings(
-    context: Context,
+    context: StoreContext,
     topic_files: TopicFiles,
     info: TopicInfo,
     published: Set[int],
-    known: Copy[Settings] | None,
+    known: Copy[TopicSettingsFile] | None,
 ) -> TopicInfo:
     """Make both copies of the settings sound, and return the topic. `published` has the keys of the published
     ends; `known` is the copy of the settings that was read. Raises OSError.
@@ -51,7 +51,7 @@ def mend_settings(
 
 
 def _identified(
-    context: Context, topic_files: TopicFiles, copy: Copy[Settings], published: Set[int]
+    context: StoreContext, topic_files: TopicFiles, copy: Copy[TopicSettingsFile], published: Set[int]
 ) -> TopicInfo:
     """Return the topic of settings without a checksum, with the id that most places have."""
     assert copy.content is not None
@@ -67,7 +67,7 @@ def _identified(
     return replace(info, topic_id=best)
 
 
-def _upgrade(context: Context, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
+def _upgrade(context: StoreContext, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
     """Write the settings with a checksum, in two copies; a full disk leaves that to the next open. Raises
     OSError.
     """

@@ -13,7 +13,7 @@ from segstore import names
 from segstore.config import StoreConfig, arguments
 from segstore.errors import InvalidArgumentError, SegstoreError, StoreClosedError
 from segstore.logger import Logger
-from segstore.storage.cleaner import CleaningStopped, Throttle, UpgradedSegment, upgrade
+from segstore.storage.cleaner import CleaningStopped, Throttler, UpgradedSegment, upgrade
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
 from segstore.storage.meta.topics import TopicInfo, find_topic
@@ -71,7 +71,7 @@ class Upgrader:
         self,
         partition: Callable[[str, int], Partition],
         config: StoreConfig,
-        throttle: Throttle,
+        throttle: Throttler,
         checkpoint: Callable[[], None],
     ) -> None:
         self._partition, self._config = partition, config

@@ -21,7 +21,7 @@ from segstore.errors import InvalidArgumentError, StorageError, StoreLockedError
 from segstore.files import Files, Handle
 from segstore.files.reserve import NO_ROOM, PIECE, SIZE
 from segstore.mutex import Mutex, calls_out
-from segstore.storage.context import Context
+from segstore.storage.context import StoreContext
 from segstore.storage.inbox.inbox import Inbox
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
@@ -73,7 +73,7 @@ class StoreWriter:
     """This process as a member of a shared store; None if it is none."""
 
     def __init__(
-        self, context: Context, config: StoreConfig, *, replicated: bool = False, role: str | None = None
+        self, context: StoreContext, config: StoreConfig, *, replicated: bool = False, role: str | None = None
     ) -> None:
         self.context, self.config, self._replicated, self._role = context, config, replicated, role
         self.clean_epoch = -1
@@ -461,7 +461,7 @@ class StoreWriter:
 
     @property
     def news(self) -> int:
-        """See `Store._news`."""
+        """See `Store.news`."""
         return self._ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
@@ -475,9 +475,9 @@ class StoreWriter:
         except LookupError:
             return None
 
-    @calls_out  # as `Store._wait_for`
+    @calls_out  # as `Store.wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """See `Store._wait_for`."""
+        """See `Store.wait_for`."""
         return followed.wait(nudges, seconds)
 
     def nudge(self) -> None:
@@ -635,7 +635,7 @@ def locked(files: Files, root: str) -> StoreLockedError:
     )
 
 
-def _leave_nothing(context: Context) -> None:
+def _leave_nothing(context: StoreContext) -> None:
     """Remove the lock file that could not be written, and the directory that was made for it, where there is
     no store, and another process has not begun one meanwhile.
     """
@@ -645,7 +645,7 @@ def _leave_nothing(context: Context) -> None:
             remove_begun(files, root, made=context.made)
 
 
-def _take_lock(context: Context) -> Handle:
+def _take_lock(context: StoreContext) -> Handle:
     path = names.below(context.root, names.LOCK)
     try:
         return context.files.lock(path)

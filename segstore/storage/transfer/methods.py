@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
-from segstore.storage.transfer.senders import Mmap, Read, Sender, Splice, Straight
+from segstore.storage.transfer.senders import Mmap, ReadWriteSender, Splice, Straight, TransferSender
 from segstore.storage.transfer.sinks import FILE, KINDS, OTHER, PIPE, Sink
 
 SENDFILE, SPLICE, MMAP, READ = "sendfile", "splice", "mmap", "read"
@@ -25,7 +25,7 @@ class Method(NamedTuple):
     """
 
     name: str
-    make: Callable[[Files, Sink], Sender]
+    make: Callable[[Files, Sink], TransferSender]
     kinds: frozenset[str] = frozenset(KINDS)
     """The kinds of sink that it can serve; "other" sinks (devices) the system may still refuse."""
     looks: bool = True
@@ -38,15 +38,15 @@ class Method(NamedTuple):
         return sink.kind in self.kinds and (self.appends or not sink.appends)
 
 
-def _sendfile(files: Files, sink: Sink) -> Sender:
+def _sendfile(files: Files, sink: Sink) -> TransferSender:
     return Straight(files.sendfile, sink)
 
 
-def _splice(files: Files, sink: Sink) -> Sender:
+def _splice(files: Files, sink: Sink) -> TransferSender:
     return Straight(files.splice, sink) if sink.kind == PIPE else Splice(files, sink)
 
 
-def _copy_file_range(files: Files, sink: Sink) -> Sender:
+def _copy_file_range(files: Files, sink: Sink) -> TransferSender:
     return Straight(files.append_range, sink)
 
 
@@ -71,7 +71,7 @@ def choose(sink: Sink) -> str:
     return READ if sink.kind == OTHER or sink.appends else SENDFILE
 
 
-def _auto(files: Files, sink: Sink) -> Sender:
+def _auto(files: Files, sink: Sink) -> TransferSender:
     return METHODS[choose(sink)].make(files, sink)
 
 
@@ -83,7 +83,7 @@ METHODS = {
         Method(SENDFILE, _sendfile, looks=False, appends=False),
         Method(SPLICE, _splice, appends=False),
         Method(MMAP, Mmap, looks=False),
-        Method(READ, Read, looks=False),
+        Method(READ, ReadWriteSender, looks=False),
         Method(COPY_FILE_RANGE, _copy_file_range, frozenset({FILE}), appends=False),
         Method(AUTO, _auto),
     )

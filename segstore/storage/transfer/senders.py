@@ -17,11 +17,11 @@ from segstore.files import Files, Handle
 from segstore.storage.transfer.sinks import Sink
 
 BUFFER = 1 << 20
-"""Bytes that `Read` reads at a time."""
+"""Bytes that `ReadWriteSender` reads at a time."""
 _raw = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-class Sender(Protocol):
+class TransferSender(Protocol):
     """A sender: see the module."""
 
     def send(self, source: Handle, position: int, count: int) -> int: ...
@@ -66,7 +66,7 @@ class Splice:
         self._files.close_pipe(self._pipe)
 
 
-class Read:
+class ReadWriteSender:
     """Reads into a buffer and writes from there."""
 
     def __init__(self, files: Files, sink: Sink) -> None:

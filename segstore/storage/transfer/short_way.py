@@ -21,7 +21,7 @@ from weakref import ref
 
 from segstore._native import Sendable, address, ffi, lib
 from segstore.files import Files, Handle
-from segstore.sending import Sending, sent
+from segstore.sending import SendfileCalls, sent
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.methods import METHODS, SENDFILE
 from segstore.storage.transfer.senders import Straight
@@ -29,7 +29,7 @@ from segstore.storage.transfer.sinks import unseen
 from segstore.storage.transfer.transfer import deliver, shorter, told
 
 if TYPE_CHECKING:
-    from segstore.storage.context import Context
+    from segstore.storage.context import StoreContext
     from segstore.storage.log.visibility import Visible
 
 _BY = METHODS[SENDFILE]
@@ -40,7 +40,7 @@ _NEXT = (1 << 32) - 1
 
 
 def send_at_once(
-    view: LogView, fd: int, offset: int, max_bytes: int, context: Context, views: Visible | None = None
+    view: LogView, fd: int, offset: int, max_bytes: int, context: StoreContext, views: Visible | None = None
 ) -> tuple[int, int] | None:
     """Do what `transfer` does by sendfile, from an open store. None where that is left to it, and nothing was
     sent; so it is in the child of a fork of the writer. `views` are those of which `view` is the current one:
@@ -89,7 +89,9 @@ def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
         raise told(error, handle, _BY, fd, files) from error
 
 
-def sendable(view: LogView, offset: int, context: Context, views: Visible | None = None) -> Sendable | None:
+def sendable(
+    view: LogView, offset: int, context: StoreContext, views: Visible | None = None
+) -> Sendable | None:
     """Have `view` remember the segment that holds `offset`, and return it; None where it is not in the view,
     or has to be opened first.
     """
@@ -97,7 +99,7 @@ def sendable(view: LogView, offset: int, context: Context, views: Visible | None
     return known
 
 
-def _sendable(view: LogView, offset: int, context: Context, views: Visible | None) -> Sendable | None:
+def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible | None) -> Sendable | None:
     if not view.start_offset <= offset < view.end_offset:
         return None
     slot = view.slot(offset)
@@ -125,7 +127,7 @@ def _sendable(view: LogView, offset: int, context: Context, views: Visible | Non
 
 def _is_plain(files: Files) -> bool:
     """Return whether these have no `send_stretch` of their own, which C would pass by."""
-    return type(files).send_stretch is Sending.send_stretch
+    return type(files).send_stretch is SendfileCalls.send_stretch
 
 
 def _finish(

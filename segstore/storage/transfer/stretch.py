@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore._native import Sendable, ffi
 from segstore.files import Files, Handle
 from segstore.records import TRANSACTIONAL_FLAG
-from segstore.storage.log.exchange import Exchange
+from segstore.storage.log.exchange import NativeExchange
 from segstore.storage.log.read import MayBeMissing
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.short_way import sendable
@@ -22,12 +22,12 @@ from segstore.storage.transfer.transfer import find
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from segstore.storage.context import Context
+    from segstore.storage.context import StoreContext
 
 _FOUND = ffi.typeof("seg_found *")
 
 
-class Place(NamedTuple):
+class StoredBatches(NamedTuple):
     """Where batches lie: the bytes from `position` to `stop` of an open log; `next_offset` is behind them."""
 
     handle: Handle
@@ -57,7 +57,7 @@ class Stretch:
 
     def __init__(
         self,
-        place: Place | None,
+        place: StoredBatches | None,
         offset: int,
         log_start_offset: int,
         high_watermark: int,
@@ -98,7 +98,7 @@ class Stretch:
 
 def find_stretch(
     view: LogView, offset: int, limit: int, most: int, min_one: bool, files: Files, gaps: MayBeMissing
-) -> Place | None:
+) -> StoredBatches | None:
     """Return where the batches from the one that holds `offset` on lie in one segment, below offset `limit`:
     `most` bytes, and with `min_one` at least one batch. None where there are none. Raises OSError,
     CorruptRecordError.
@@ -113,7 +113,7 @@ def find_stretch(
             position, stop = found.position, found.stop
             if stop - position > most and not min_one:
                 return None
-            return Place(source[0], position, stop, int(found.next_offset))
+            return StoredBatches(source[0], position, stop, int(found.next_offset))
         offset = max(offset, view.next_base(slot))
         if offset >= limit:
             return None
@@ -121,7 +121,7 @@ def find_stretch(
 
 
 def stretch_at_once(
-    view: LogView, offset: int, most: int, committed: bool, context: Context
+    view: LogView, offset: int, most: int, committed: bool, context: StoreContext
 ) -> Stretch | None:
     """Return the stretch that `find_stretch` and `has_transactions` would give for an `offset` within the
     view, where nothing is unusual; None where that is left to them: see `short_way.sendable`.
@@ -140,13 +140,15 @@ def stretch_at_once(
     found, of = ffi.new(_FOUND), ffi.addressof(known.segment, "segment")
     if not context.files.find_stretch(handle, found, of, -1, offset, most) or found.next_offset > known.below:
         return None
-    place = Place(handle, found.position, found.stop, int(found.next_offset))
+    place = StoredBatches(handle, found.position, found.stop, int(found.next_offset))
     if committed and has_transactions(place, context.files):
         return None
     return Stretch(place, offset, start, end, stable, [] if committed else None)
 
 
-def exchange_at_once(view: LogView, sock: int, exchange: Exchange, context: Context) -> bool | None:
+def exchange_at_once(
+    view: LogView, sock: int, exchange: NativeExchange, context: StoreContext
+) -> bool | None:
     """Receive a fetch, and answer it with what `stretch_at_once` gives, if C copies that into answers; return
     whether it is answered. None, and nothing was received: another way has to be taken.
     """
@@ -162,6 +164,6 @@ def exchange_at_once(view: LogView, sock: int, exchange: Exchange, context: Cont
     return context.files.exchange_fetch(sock, handle, exchange.c, known.segment, start, stable)
 
 
-def has_transactions(place: Place, files: Files) -> bool:
+def has_transactions(place: StoredBatches, files: Files) -> bool:
     """Return whether any batch there is one of a transaction. Only headers are read. Raises OSError."""
     return bool(files.attributes(place.handle, place.position, place.stop) & TRANSACTIONAL_FLAG)

@@ -19,7 +19,7 @@ from segstore.storage.log.read import MayBeMissing, first_batch
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.brought_up import as_sent
 from segstore.storage.transfer.methods import METHODS, READ, Method, check
-from segstore.storage.transfer.senders import Sender
+from segstore.storage.transfer.senders import TransferSender
 from segstore.storage.transfer.sinks import look_at, refusal, unseen
 
 # --- delivering --------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ _OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSY
 
 
 def deliver(
-    sender: Sender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
+    sender: TransferSender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
 ) -> None:
     """Send every byte, however many one call takes: the loop goes on after signals, whose handlers have run,
     and after waiting.
@@ -175,7 +175,7 @@ def find(
     return as_sent(segment, handle, found, most, files)
 
 
-def _sender(method: Method, fd: int, files: Files) -> Sender:
+def _sender(method: Method, fd: int, files: Files) -> TransferSender:
     if not method.looks:
         return method.make(files, unseen(fd))
     sink = look_at(files, fd)

@@ -6,6 +6,6 @@ that `append_batch` takes.
 
 from __future__ import annotations
 
-from segstore.tables.values.serializer import Serializer, serializer
+from segstore.tables.values.serializer import RowSerializer, serializer
 
-__all__ = ["Serializer", "serializer"]
+__all__ = ["RowSerializer", "serializer"]

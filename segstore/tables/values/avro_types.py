@@ -49,7 +49,7 @@ PYTHON = {bool: "boolean", str: "string", bytes: "bytes", list: "array", dict: "
 Fix = Callable[[Any], Any]
 
 
-class Kind(NamedTuple):
+class AvroConversion(NamedTuple):
     """An Arrow type, and the conversion of its values, None if there is nothing to convert."""
 
     type: pa.DataType
@@ -96,28 +96,28 @@ def _number(schema: Mapping[str, Any]) -> pa.DataType | None:
     return NUMBERS.get((kind, schema.get("logicalType", ""))) if isinstance(kind, str) else None
 
 
-def walked(schema: Any) -> tuple[Kind, bool]:
+def walked(schema: Any) -> tuple[AvroConversion, bool]:
     """Return the kind of a parsed schema; and whether fastavro has to name the types of values in unions."""
-    walk = _Walk(tagged=False)
+    walk = _SchemaWalk(tagged=False)
     kind = walk.kind(schema)
     if not walk.ambiguous:
         return kind, False
-    return _Walk(tagged=True).kind(schema), True
+    return _SchemaWalk(tagged=True).kind(schema), True
 
 
-class _Walk:
+class _SchemaWalk:
     """`tagged`: values of named types come from unions as pairs of the name and the value."""
 
     def __init__(self, tagged: bool) -> None:
         self.tagged, self.ambiguous = tagged, False
-        self._named: dict[str, Kind | None] = {}
+        self._named: dict[str, AvroConversion | None] = {}
 
-    def kind(self, schema: Any) -> Kind:
+    def kind(self, schema: Any) -> AvroConversion:
         """Return the kind of a schema, or of the named one."""
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):
-            return Kind(PRIMITIVES[schema]) if schema in PRIMITIVES else self._known(schema)
+            return AvroConversion(PRIMITIVES[schema]) if schema in PRIMITIVES else self._known(schema)
         name = schema["type"]
         if name in NAMED:
             self._named[schema["name"]] = None
@@ -129,28 +129,28 @@ class _Walk:
             return _map(self.kind(schema["values"]))
         return _logical(schema) if name in PRIMITIVES else self.kind(name)
 
-    def _known(self, name: str) -> Kind:
+    def _known(self, name: str) -> AvroConversion:
         kind = self._named[name]
         if kind is None:
             raise InvalidArgumentError(f"value_schema: {name} has itself as a part, which no Arrow type has")
         return kind
 
-    def _named_kind(self, schema: dict[str, Any]) -> Kind:
+    def _named_kind(self, schema: dict[str, Any]) -> AvroConversion:
         if schema["type"] == "enum":
-            return Kind(pa.string())
+            return AvroConversion(pa.string())
         if schema["type"] == "fixed":
             return _logical(schema)
         return struct({field["name"]: self.kind(field["type"]) for field in schema["fields"]})
 
-    def _union(self, schemas: list[Any]) -> Kind:
+    def _union(self, schemas: list[Any]) -> AvroConversion:
         names = branch_names(schemas)
         branches = {full_name(each): self.kind(each) for each in schemas if full_name(each) in names}
         named = any(full_name(each) not in (*PRIMITIVES, "array", "map") for each in schemas)
         if len(branches) > 1:
             self.ambiguous |= named
             return _one_of(branches, names)
-        kind = next(iter(branches.values()), Kind(pa.null()))
-        return Kind(kind.type, _untagged(kind.fix)) if named and self.tagged else kind
+        kind = next(iter(branches.values()), AvroConversion(pa.null()))
+        return AvroConversion(kind.type, _untagged(kind.fix)) if named and self.tagged else kind
 
 
 def full_name(schema: Any) -> str:
@@ -176,7 +176,7 @@ def branch_names(schemas: list[Any]) -> dict[str, str]:
     }
 
 
-def struct(kinds: Mapping[str, Kind]) -> Kind:
+def struct(kinds: Mapping[str, AvroConversion]) -> AvroConversion:
     """Return the kind of a record with these fields."""
     fixes = [(name, kind.fix) for name, kind in kinds.items() if kind.fix]
 
@@ -186,25 +186,27 @@ def struct(kinds: Mapping[str, Kind]) -> Kind:
                 row[name] = change(row[name])
         return row
 
-    return Kind(pa.struct([(name, kind.type) for name, kind in kinds.items()]), fix if fixes else None)
+    return AvroConversion(
+        pa.struct([(name, kind.type) for name, kind in kinds.items()]), fix if fixes else None
+    )
 
 
-def _list(item: Kind) -> Kind:
+def _list(item: AvroConversion) -> AvroConversion:
     change = item.fix
 
     def fix(items: list[Any]) -> list[Any]:
         return [None if each is None else change(each) for each in items]  # type: ignore[misc]
 
-    return Kind(pa.list_(item.type), fix if change else None)
+    return AvroConversion(pa.list_(item.type), fix if change else None)
 
 
-def _map(item: Kind) -> Kind:
+def _map(item: AvroConversion) -> AvroConversion:
     change = item.fix or (lambda value: value)
 
     def fix(items: dict[str, Any]) -> list[tuple[str, Any]]:
         return [(name, None if each is None else change(each)) for name, each in items.items()]
 
-    return Kind(pa.map_(pa.string(), item.type), fix)
+    return AvroConversion(pa.map_(pa.string(), item.type), fix)
 
 
 def _untagged(change: Fix | None) -> Fix:
@@ -215,7 +217,7 @@ def _untagged(change: Fix | None) -> Fix:
     return fix
 
 
-def _one_of(branches: Mapping[str, Kind], names: Mapping[str, str]) -> Kind:
+def _one_of(branches: Mapping[str, AvroConversion], names: Mapping[str, str]) -> AvroConversion:
     """Return the kind of a union: a struct with a field for each branch, one of which is not null."""
 
     def fix(value: Any) -> dict[str, Any]:
@@ -223,10 +225,10 @@ def _one_of(branches: Mapping[str, Kind], names: Mapping[str, str]) -> Kind:
         change = branches[name].fix
         return {names[name]: change(inner) if change else inner}
 
-    return Kind(pa.struct([(names[name], kind.type) for name, kind in branches.items()]), fix)
+    return AvroConversion(pa.struct([(names[name], kind.type) for name, kind in branches.items()]), fix)
 
 
-def _of_python(value: Any, branches: Mapping[str, Kind]) -> str:
+def _of_python(value: Any, branches: Mapping[str, AvroConversion]) -> str:
     if isinstance(value, UUID):
         return "string"
     if type(value) in PYTHON:
@@ -236,26 +238,26 @@ def _of_python(value: Any, branches: Mapping[str, Kind]) -> str:
     return next(name for name in (names[::-1] if small else names) if name in branches)
 
 
-def _logical(schema: dict[str, Any]) -> Kind:
+def _logical(schema: dict[str, Any]) -> AvroConversion:
     """Return the kind of a primitive or fixed schema; a logical type that does not fit is none, as Avro has
     it.
     """
     base, logical = schema["type"], schema.get("logicalType")
     if number := _number(schema):
-        return Kind(number)
+        return AvroConversion(number)
     if logical == "decimal" and base in ("bytes", "fixed"):
         return _decimal(schema)
     if logical == "uuid" and base in ("string", "fixed"):
-        return Kind(pa.string(), _uuid)
-    return Kind(pa.binary(schema["size"]) if base == "fixed" else PRIMITIVES[base])
+        return AvroConversion(pa.string(), _uuid)
+    return AvroConversion(pa.binary(schema["size"]) if base == "fixed" else PRIMITIVES[base])
 
 
-def _decimal(schema: dict[str, Any]) -> Kind:
+def _decimal(schema: dict[str, Any]) -> AvroConversion:
     precision, scale = schema["precision"], schema.get("scale", 0)
     if precision > WIDEST:
         raise InvalidArgumentError(f"value_schema: a decimal of {precision} digits: Arrow has up to {WIDEST}")
     kind = pa.decimal128 if precision <= 38 else pa.decimal256
-    return Kind(kind(precision, scale))
+    return AvroConversion(kind(precision, scale))
 
 
 def _uuid(value: Any) -> str:

@@ -23,7 +23,7 @@ Encode = Callable[[Any], bytes]
 def encoder(schema: Any, before: bytes) -> Encode:
     """Return what makes a row a value behind the bytes `before`. Raises InvalidArgumentError."""
     made = parsed(schema)
-    rows = _Rows(made)
+    rows = _AvroRows(made)
 
     def encode(row: Any) -> bytes:
         stream = io.BytesIO()
@@ -34,7 +34,7 @@ def encoder(schema: Any, before: bytes) -> Encode:
     return encode
 
 
-class _Rows:
+class _AvroRows:
     """Rows as fastavro takes them."""
 
     def __init__(self, schema: Any) -> None:

@@ -27,14 +27,14 @@ JSON = {f"{PACKAGE}{name}" for name in ("Struct", "Value", "ListValue")}
 Of = Callable[[Any], Any]
 
 
-class Kind(NamedTuple):
+class ProtobufConversion(NamedTuple):
     """An Arrow type, and what its values are made by from those of a message, None if they stay the same."""
 
     type: pa.DataType
     of: Of | None = None
 
 
-class Field(NamedTuple):
+class ProtobufField(NamedTuple):
     """A field of a message: its name, its type, and what gets its value from a message."""
 
     name: str
@@ -42,7 +42,7 @@ class Field(NamedTuple):
     of: Of
 
 
-def fields(message: Any, within: tuple[Any, ...] = ()) -> list[Field]:
+def fields(message: Any, within: tuple[Any, ...] = ()) -> list[ProtobufField]:
     """Return the fields of a message's descriptor."""
     return [_field(each, (*within, message)) for each in message.fields]
 
@@ -58,17 +58,19 @@ def is_map(field: Any) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _field(field: Any, within: tuple[Any, ...]) -> Field:
+def _field(field: Any, within: tuple[Any, ...]) -> ProtobufField:
     name = field.name
     if is_map(field):
         key, value = (_kind(each, within) for each in field.message_type.fields)
         change = value.of or (lambda value: value)
         pairs = lambda message: [(key, change(each)) for key, each in getattr(message, name).items()]  # noqa: E731
-        return Field(name, pa.map_(key.type, value.type), pairs)
+        return ProtobufField(name, pa.map_(key.type, value.type), pairs)
     kind = _kind(field, within)
     if is_repeated(field):
-        return Field(name, pa.list_(kind.type), _items(name, kind.of))
-    return Field(name, kind.type, _set(name, kind.of) if field.has_presence else _always(name, kind.of))
+        return ProtobufField(name, pa.list_(kind.type), _items(name, kind.of))
+    return ProtobufField(
+        name, kind.type, _set(name, kind.of) if field.has_presence else _always(name, kind.of)
+    )
 
 
 def _items(name: str, change: Of | None) -> Of:
@@ -89,15 +91,15 @@ def _always(name: str, change: Of | None) -> Of:
     return lambda message: change(getattr(message, name))
 
 
-def _kind(field: Any, within: tuple[Any, ...]) -> Kind:
+def _kind(field: Any, within: tuple[Any, ...]) -> ProtobufConversion:
     if field.message_type is not None:
         return _message(field.message_type, within)
     if field.enum_type is not None:
         names = {value.number: value.name for value in reversed(field.enum_type.values)}
-        return Kind(pa.string(), lambda number: names.get(number) or str(number))
+        return ProtobufConversion(pa.string(), lambda number: names.get(number) or str(number))
     if field.type in (field.TYPE_BYTES, field.TYPE_STRING):
-        return Kind(pa.binary() if field.type == field.TYPE_BYTES else pa.string())
-    return Kind(
+        return ProtobufConversion(pa.binary() if field.type == field.TYPE_BYTES else pa.string())
+    return ProtobufConversion(
         {
             field.CPPTYPE_BOOL: pa.bool_(),
             field.CPPTYPE_DOUBLE: pa.float64(),
@@ -110,20 +112,24 @@ def _kind(field: Any, within: tuple[Any, ...]) -> Kind:
     )
 
 
-def _message(message: Any, within: tuple[Any, ...]) -> Kind:
+def _message(message: Any, within: tuple[Any, ...]) -> ProtobufConversion:
     name = message.full_name
     if name in WRAPPERS:
-        return Kind(_kind(message.fields[0], within).type, lambda value: value.value)
+        return ProtobufConversion(_kind(message.fields[0], within).type, lambda value: value.value)
     if name == f"{PACKAGE}Timestamp":
-        return Kind(pa.timestamp("us", "UTC"), lambda value: value.seconds * 1_000_000 + value.nanos // 1000)
+        return ProtobufConversion(
+            pa.timestamp("us", "UTC"), lambda value: value.seconds * 1_000_000 + value.nanos // 1000
+        )
     if name == f"{PACKAGE}Duration":
-        return Kind(pa.duration("us"), lambda value: value.seconds * 1_000_000 + int(value.nanos / 1000))
+        return ProtobufConversion(
+            pa.duration("us"), lambda value: value.seconds * 1_000_000 + int(value.nanos / 1000)
+        )
     if name in JSON:
-        return Kind(pa.string(), _json)
+        return ProtobufConversion(pa.string(), _json)
     if message in within:
-        return Kind(pa.binary(), lambda value: value.SerializeToString(deterministic=True))
+        return ProtobufConversion(pa.binary(), lambda value: value.SerializeToString(deterministic=True))
     parts = fields(message, within)
-    return Kind(
+    return ProtobufConversion(
         pa.struct([(each.name, each.type) for each in parts]),
         lambda value: {each.name: each.of(value) for each in parts},
     )

@@ -1,4 +1,4 @@
-"""`Serializer`: rows as the bytes of values, which the decoder of the same name gives back.
+"""`RowSerializer`: rows as the bytes of values, which the decoder of the same name gives back.
 
 Nothing is on disk. Threads: any.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Encode = Callable[[Any], bytes]
 
 
-class Serializer:
+class RowSerializer:
     """A callable that makes a row bytes, and None None: `value_serializer` of a Producer. Raises
     SerializationError.
     """
@@ -65,7 +65,7 @@ def _rows(given: Any) -> Iterable[Any]:
     return rows
 
 
-def serializer(name: str, value_schema: Any = None, *, schema_id: int | None = None) -> Serializer:
+def serializer(name: str, value_schema: Any = None, *, schema_id: int | None = None) -> RowSerializer:
     """Return what makes rows values: "json", "avro" (`value_schema`: a schema) or "protobuf" (a message class
     or descriptor). Rows are dicts as a table's `to_pylist` gives them, or other values if the schema is of
     such. `schema_id` is put before each value, in Confluent's format.
@@ -77,7 +77,7 @@ def serializer(name: str, value_schema: Any = None, *, schema_id: int | None = N
     if schema_id is not None and (not isinstance(schema_id, int) or not 0 < schema_id < 1 << 31):
         raise InvalidArgumentError(f"schema_id={schema_id!r}: must be an int from 1 to 2147483647")
     before = b"" if schema_id is None else prefix(schema_id)
-    return Serializer(name, _NAMED[name](value_schema, before))
+    return RowSerializer(name, _NAMED[name](value_schema, before))
 
 
 def _json(schema: Any, before: bytes) -> Encode:

@@ -10,12 +10,12 @@ import struct
 from fuzz.mutate import ANY
 from fuzz.target import Target
 from segstore.coordinator import consumer_protocol
-from segstore.coordinator.group.assignors.base import Subscription
+from segstore.coordinator.group.assignors.base import MemberSubscription
 from segstore.coordinator.offsets import schema as schemas
 from segstore.coordinator.offsets.state import OffsetsState, replay
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.coordinator.transaction import schema
-from segstore.coordinator.transaction.metadata import State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import TransactionMetadata, TransactionState
 from segstore.errors import SegstoreError
 from segstore.filetree import nodes
 from segstore.filetree.nodes import Directory, File
@@ -54,7 +54,9 @@ def committed(data: bytes) -> str:
 
 def _committed_seeds() -> list[bytes]:
     key = schemas.offset_key("group", _TP)
-    commit = schemas.Commit(OffsetAndMetadata(77, "meta", 4), 1000, topic_id="AAAAAAAAAAAAAAAAAAAACg")
+    commit = schemas.OffsetCommitValue(
+        OffsetAndMetadata(77, "meta", 4), 1000, topic_id="AAAAAAAAAAAAAAAAAAAACg"
+    )
     value = schemas.offset_value(commit)
     member = schemas.MemberRecord("m", "i", "c", "h", 10, 20, _subscribed()[0], _assigned()[0])
     group = schemas.GroupRecord("group", "consumer", 3, "range", "m", 99, (member, member))
@@ -73,7 +75,7 @@ def transaction(data: bytes) -> str:
     if found is None or found[1] is None:
         return "another kind" if found is None else "a tombstone"
     held = found[1]
-    kept = held._replace(partitions=frozenset()) if held.state is State.EMPTY else held
+    kept = held._replace(partitions=frozenset()) if held.state is TransactionState.EMPTY else held
     assert schema.decode_value(schema.encode_value(held)) == kept
     return f"{held.state.name}, {min(len(held.partitions), 3)}"
 
@@ -81,7 +83,7 @@ def transaction(data: bytes) -> str:
 def _transaction_seeds() -> list[bytes]:
     states = [
         TransactionMetadata(7, 2, 60_000, state, frozenset({_TP, TopicPartition("u", 0)}), 5, 9, 6, 8, 2)
-        for state in State
+        for state in TransactionState
     ]
     key, value = schema.encode_key("id"), struct.pack(">hqhib", 0, 7, 2, 60, 1)
     old = value + struct.pack(">ih1sii", 1, 1, b"t", 1, 0) + struct.pack(">qq", 5, 6)
@@ -89,7 +91,7 @@ def _transaction_seeds() -> list[bytes]:
 
 
 def _subscribed() -> list[bytes]:
-    told = Subscription(("t", "u"), (_TP,), b"data", 4)
+    told = MemberSubscription(("t", "u"), (_TP,), b"data", 4)
     return [consumer_protocol.encode_subscription(told, version) for version in range(4)]
 
 

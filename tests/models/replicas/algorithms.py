@@ -14,11 +14,11 @@ from segstore.replication.core.effects import Effects, Truncate
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import FetchRequest
-from segstore.replication.core.partition import Partition
+from segstore.replication.core.partition import PartitionReplica
 from segstore.replication.core.registration import PartitionRegistration
 
 
-class NoEpochInFetches(Partition):
+class NoEpochInFetches(PartitionReplica):
     """Who asks says nothing of its leader epoch, so the leader's is not compared."""
 
     def asked(self, current_leader_epoch: int) -> Leader:
@@ -67,7 +67,7 @@ class Kip101(NoEpochInFetches):
         made.asks = bool(self.log.end_offset)
         return made
 
-    def truncate_as(self, leader: Partition) -> tuple[Truncate, bool]:
+    def truncate_as(self, leader: PartitionReplica) -> tuple[Truncate, bool]:
         """Where to cut, and whether that is all."""
         end = leader.end_offset_for(-1, self.log.epochs.current)
         if end == UNDEFINED:
@@ -78,7 +78,7 @@ class Kip101(NoEpochInFetches):
 class Kip279(Kip101):
     """KIP-279: a follower asks until it finds an epoch that both logs have."""
 
-    def truncate_as(self, leader: Partition) -> tuple[Truncate, bool]:
+    def truncate_as(self, leader: PartitionReplica) -> tuple[Truncate, bool]:
         asked = self.log.epochs.current
         end = leader.end_offset_for(-1, asked)
         if end == UNDEFINED:
@@ -118,7 +118,7 @@ class AsyncIsrLeader(Leader):
         return reached
 
 
-class AsyncIsr(Partition):
+class AsyncIsr(PartitionReplica):
     """See `AsyncIsrLeader`."""
 
     def leading(self) -> Leader:
@@ -129,7 +129,7 @@ class Case(NamedTuple):
     """An algorithm, where the search begins, and the property that it finds broken."""
 
     world: type[World]
-    partition: type[Partition]
+    partition: type[PartitionReplica]
     bounds: Bounds
     property: str
     steps: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from segstore.replication.core.isr import Committed, PendingExpand
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition
-from segstore.replication.core.partition import Partition
+from segstore.replication.core.partition import PartitionReplica
 from segstore.replication.core.registration import PartitionRegistration
 
 NOTHING = AlterPartition(-1, -1, -1, ())
@@ -64,7 +64,7 @@ class State(NamedTuple):
     late: tuple[Any, ...] = ()
 
 
-def freeze(partition: Partition, records: tuple[tuple[int, int], ...]) -> ReplicaKey:
+def freeze(partition: PartitionReplica, records: tuple[tuple[int, int], ...]) -> ReplicaKey:
     role, log = partition.role, partition.log
     key: LeaderKey | FollowerKey
     if isinstance(role, Leader):

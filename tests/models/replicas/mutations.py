@@ -20,7 +20,7 @@ from segstore.replication.core.follower import Follower
 from segstore.replication.core.isr import Committed, PendingExpand, PendingShrink
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.log import ReplicaLog
-from segstore.replication.core.partition import Partition
+from segstore.replication.core.partition import PartitionReplica
 from segstore.replication.core.replica import RemoteReplica
 
 SMALL, THREE = Bounds(2, 2, 3, losses=True), Bounds(3, 1, 3)
@@ -83,9 +83,9 @@ def _joins_by(*offsets: str) -> Callable[[Leader, int], bool]:
 
 
 def _lead(assign: bool, reset: bool = True) -> Callable[..., Any]:
-    """`Partition._lead` that does not assign the epoch, or keeps what was known of followers."""
+    """`PartitionReplica._lead` that does not assign the epoch, or keeps what was known of followers."""
 
-    def lead(part: Partition, role: Any, registration: Any, now_ms: int) -> Any:
+    def lead(part: PartitionReplica, role: Any, registration: Any, now_ms: int) -> Any:
         if isinstance(role, Leader) and role.leader_epoch == registration.leader_epoch:
             return role.apply(registration, now_ms)
         assigned = AssignEpoch(registration.leader_epoch, part.log.end_offset)
@@ -135,9 +135,9 @@ def _same_epoch(change: PartitionChange, after: Any) -> Any:
 
 
 def _refuse(higher: bool, lower: bool) -> Callable[..., None]:
-    original = Partition._check_epoch
+    original = PartitionReplica._check_epoch
 
-    def check(part: Partition, asked: int, mine: int) -> None:
+    def check(part: PartitionReplica, asked: int, mine: int) -> None:
         if (asked > mine and higher) or (asked < mine and lower):
             original(part, asked, mine)
 
@@ -175,9 +175,10 @@ FOUND_BY_SEARCH: dict[str, Mutation] = {
     "shrink applied before it is committed": Mutation(PendingShrink, "maximal",
         property(lambda isr: frozenset(replica for replica, _ in isr.sent.isr))),
     "truncate to the HW": Mutation(follower_module, "truncation_offset", lambda log, end: log.high_watermark),
-    "epoch not assigned": Mutation(Partition, "_lead", _lead(assign=False)),
-    "CurrentLE not checked": Mutation(Partition, "_check_epoch", _refuse(False, False), THREE, ONE_HAS_IT),
-    "a lower CurrentLE is taken": Mutation(Partition, "_check_epoch", _refuse(True, False),
+    "epoch not assigned": Mutation(PartitionReplica, "_lead", _lead(assign=False)),
+    "CurrentLE not checked": Mutation(PartitionReplica, "_check_epoch", _refuse(False, False),
+        THREE, ONE_HAS_IT),
+    "a lower CurrentLE is taken": Mutation(PartitionReplica, "_check_epoch", _refuse(True, False),
         THREE, ONE_HAS_IT),
     "an answer is used after a change of leaders": Mutation(Follower, "awaits",
         lambda follower, request: request.fetch_offset == follower.log.end_offset, LATE),
@@ -188,7 +189,7 @@ FOUND_BY_SEARCH: dict[str, Mutation] = {
     "LE not raised": Mutation(PartitionChange, "_numbered", _same_epoch),
     "acks=all answered at the log end": Mutation(Leader, "wait",
         lambda leader, required, deadline, ticket: (Complete(ticket, None),)),
-    "followers are remembered when a leader is elected again (Kafka)": Mutation(Partition, "_lead",
+    "followers are remembered when a leader is elected again (Kafka)": Mutation(PartitionReplica, "_lead",
         _lead(assign=True, reset=False), THREE, ONE_HAS_IT),
     "a known state of the metadata ends a proposal (Kafka)": Mutation(Leader, "apply", _apply_again),
     "old metadata after a restart": Mutation(None, "", None, RESTARTS, (), ForgetfulWorld),
@@ -217,7 +218,7 @@ def _expand_always(leader: Leader, replica: int) -> Any:
     return _expand(leader, replica)
 
 
-def _become_anything(part: Partition, registration: Any, now_ms: int) -> Any:
+def _become_anything(part: PartitionReplica, registration: Any, now_ms: int) -> Any:
     assert part.role is not None
     part.role.partition_epoch = -1
     return _become(part, registration, now_ms)
@@ -248,7 +249,7 @@ def _complete_late(produces: DelayedProduces) -> Any:
     return ()
 
 
-_expand, _become, _keep_up = Leader._expand, Partition.become, Follower._keep_up
+_expand, _become, _keep_up = Leader._expand, PartitionReplica.become, Follower._keep_up
 _alter_partition, _on_time = Controller.alter_partition, Controller.on_time
 
 FOUND_BY_TESTS: dict[str, Tested] = {
@@ -257,17 +258,17 @@ FOUND_BY_TESTS: dict[str, Tested] = {
     "truncate by offset only": Tested(follower_module, "truncation_offset",
         lambda log, end: min(end.end_offset, log.end_offset),
         "test_follower", "test_r10_where_a_diverging_log_is_cut"),
-    "epoch assigned at the first append": Tested(Partition, "_lead", _lead(assign=False),
+    "epoch assigned at the first append": Tested(PartitionReplica, "_lead", _lead(assign=False),
         "test_leader", "test_r3_a_leader_assigns_its_epoch_at_its_end_before_the_first_append"),
     "epochs not cut": Tested(ReplicaLog, "truncated", _truncated,
         "test_epochs", "test_r5_truncation_takes_epochs_high_watermark_and_start_along"),
-    "a higher CurrentLE is taken": Tested(Partition, "_check_epoch", _refuse(False, True),
+    "a higher CurrentLE is taken": Tested(PartitionReplica, "_check_epoch", _refuse(False, True),
         "test_leader", "test_r8_a_fetch_is_refused"),
     "HW from all that are assigned": Tested(Leader, "_slowest", _all_assigned,
         "test_leader", "test_r15_who_is_assigned_but_lags_does_not_hold_it_up"),
     "two proposals in flight": Tested(Leader, "_expand", _expand_always,
         "test_isr", "test_r19_one_proposal_is_in_flight"),
-    "PE not checked": Tested(Partition, "become", _become_anything,
+    "PE not checked": Tested(PartitionReplica, "become", _become_anything,
         "test_leader", "test_r22_an_older_state_changes_nothing"),
     "log start above the HW": Tested(Follower, "_keep_up", _start_of_leader,
         "test_follower", "test_r13_after_the_append_the_high_watermark_then_the_start"),

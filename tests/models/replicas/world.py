@@ -22,7 +22,7 @@ from segstore.errors import (
     UnknownLeaderEpochError,
 )
 from segstore.leader_epochs import LeaderEpochCache
-from segstore.replication.core.cluster import Heartbeat, Session
+from segstore.replication.core.cluster import BrokerHeartbeat, BrokerSession
 from segstore.replication.core.config import ControllerConfig, ReplicaConfig
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.effects import (
@@ -37,8 +37,8 @@ from segstore.replication.core.election import Election
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.isr import Committed
 from segstore.replication.core.log import ReplicaLog
-from segstore.replication.core.messages import AlterPartitionReply, Fetched, FetchRequest
-from segstore.replication.core.partition import Partition
+from segstore.replication.core.messages import AlterPartitionReply, FetchedSpan, FetchRequest
+from segstore.replication.core.partition import PartitionReplica
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 
 NOW = 0
@@ -68,18 +68,18 @@ class World:
     def __init__(
         self,
         bounds: Bounds,
-        partition: Callable[..., Partition] = Partition,
+        partition: Callable[..., PartitionReplica] = PartitionReplica,
         controller: type[Controller] = Controller,
     ) -> None:
         self.bounds, self.partition, self.controller = bounds, partition, controller
         self.config = ReplicaConfig(bounds.min_isr, NEVER_IN_TIME)
         self.brokers: dict[int, BrokerRegistration] = {}
         self.shown: tuple[tuple[int, bool], ...] = ()
-        self.made: dict[tuple[int, ReplicaKey], Partition] = {}
+        self.made: dict[tuple[int, ReplicaKey], PartitionReplica] = {}
 
     # --- the beginning ---------------------------------------------------------------------------
 
-    def fresh(self, replica: int, records: tuple[tuple[int, int], ...] = ()) -> Partition:
+    def fresh(self, replica: int, records: tuple[tuple[int, int], ...] = ()) -> PartitionReplica:
         """A replica that has just started, with what lies on its disk."""
         epochs = LeaderEpochCache((epoch, at) for at, (_, epoch) in enumerate(records))
         return self.partition(replica, ReplicaLog(epochs, 0, len(records)), self.brokers, self.config)
@@ -262,11 +262,11 @@ class World:
                 move.carry_out(replica, (effect,))
         return True
 
-    def _fetched(self, request: FetchRequest, records: Any) -> Fetched | None:
+    def _fetched(self, request: FetchRequest, records: Any) -> FetchedSpan | None:
         if not records:
             return None
         at = request.fetch_offset
-        return Fetched(at + len(records), ((records[0][1], at),))
+        return FetchedSpan(at + len(records), ((records[0][1], at),))
 
     # --- in-sync replicas ------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class World:
         """Its session is over, and `first` stands first among the others."""
         controller = move.controller(first)
         in_touch = (other for other in range(len(move.brokers)) if other != replica)
-        controller.cluster.sessions = {other: Session(NOW) for other in in_touch}
+        controller.cluster.sessions = {other: BrokerSession(NOW) for other in in_touch}
         controller.on_time(NOW)
         move.decided(controller)
         return True
@@ -304,7 +304,7 @@ class World:
     def unfence(self, move: Move, replica: int) -> bool:
         controller = move.controller()
         epoch = move.brokers[replica][0]
-        controller.heartbeat(Heartbeat(replica, epoch, epoch), NOW)
+        controller.heartbeat(BrokerHeartbeat(replica, epoch, epoch), NOW)
         move.decided(controller)
         return True
 
@@ -341,7 +341,7 @@ class Move:
     def __init__(self, world: World, before: State) -> None:
         self.world, self.before = world, before
         self.records = [key.records for key in before.replicas]
-        self.parts: dict[int, Partition] = {}
+        self.parts: dict[int, PartitionReplica] = {}
         self.history, self.brokers, self.promised = before.history, before.brokers, before.promised
         self.written, self.restarts, self.late = before.written, before.restarts, before.late
         self._show_brokers()
@@ -354,7 +354,7 @@ class Move:
         for replica, (epoch, fenced) in enumerate(self.brokers):
             self.world.brokers[replica] = BrokerRegistration(epoch, "", fenced)
 
-    def part(self, replica: int) -> Partition:
+    def part(self, replica: int) -> PartitionReplica:
         if replica not in self.parts:
             self.parts[replica] = self.world.made[replica, self.before.replicas[replica]].copy()
         return self.parts[replica]

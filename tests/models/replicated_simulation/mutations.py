@@ -21,7 +21,7 @@ from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.files import Files
 from segstore.leader_epochs import LeaderEpochCache
 from segstore.records.encoded import PLAIN
-from segstore.replication.core.cluster import Heartbeat
+from segstore.replication.core.cluster import BrokerHeartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.healing import _Patient
 from segstore.replication.metadata import metadata_log, snapshots, voters
@@ -30,7 +30,7 @@ from segstore.replication.metadata.metadata_log import MetadataLog
 from segstore.replication.metadata.records import ConfigRecord, MetadataRecord
 from segstore.replication.quorum_controller import Decision
 from segstore.replication.replica_manager import ReplicaManager
-from segstore.replication.side import ReplicatedSide
+from segstore.replication.side import ReplicatedWriter
 from segstore.replication.store import ReplicatedPartitionLog
 from segstore.storage.cleaner.cleanable import cleanable
 from segstore.storage.cleaner.cleaner import clean
@@ -148,7 +148,7 @@ def _beat_by_the_wall_clock(manager: ReplicaManager, broker: int) -> None:
     controller, epoch = manager.controller, manager.brokers[broker].epoch
     assert controller is not None
     off = manager.directories[broker].writer.context.clock() - START_MS
-    beat = Heartbeat(broker, epoch, controller.image.next_offset - 1)
+    beat = BrokerHeartbeat(broker, epoch, controller.image.next_offset - 1)
     controller.post(lambda core, now: Decision(effects=core.heartbeat(beat, now + off)))
 
 
@@ -241,7 +241,7 @@ MUTATIONS: dict[str, Mutation] = {
         (Change(AdoptedTopic, "write", _write_id_at_once),)),
     "an adoption is told before it is synced": Mutation(
         [WIDE, STAGED, ADOPTED, ("cut", "none", (0, 1, 2))],
-        (Change(ReplicatedSide, "sync", lambda self, partitions, timeout_ms=0: None),)),
+        (Change(ReplicatedWriter, "sync", lambda self, partitions, timeout_ms=0: None),)),
     "an append inline leaves a follower out": Mutation(
         draw(39, STEPS), (Change(Tail, "open_leader", _open_to_one),), 39),
     "offsets are read before all that was committed is shown": Mutation(

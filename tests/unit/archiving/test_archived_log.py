@@ -22,8 +22,8 @@ from segstore.archiving.archived_log import ArchivedLog
 from segstore.archiving.archived_logs import ArchivedLogs, open_log
 from segstore.archiving.chain import read_state
 from segstore.archiving.log_contents import contents_of
-from segstore.archiving.object_names import Claim
-from segstore.archiving.pieces import Segment
+from segstore.archiving.object_names import ArchiverClaim
+from segstore.archiving.pieces import ArchivedSegment
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.segment_list import parse_segment_list
 from segstore.errors import (
@@ -35,7 +35,7 @@ from segstore.errors import (
 )
 from segstore.records import CODECS
 
-NEXT = Claim(2, "00000000000000bb")
+NEXT = ArchiverClaim(2, "00000000000000bb")
 LEVELS = ("read_uncommitted", "read_committed")
 
 
@@ -453,7 +453,7 @@ def test_a_batch_that_is_missing_within_a_segment_is_told(own: tuple[segstore.Pa
     size = int.from_bytes(data[8:12], "big") + 12
     path.write_bytes(data[: 5 * size] + data[6 * size :])
 
-    def shorter(segments: Sequence[Segment]) -> Sequence[Segment]:
+    def shorter(segments: Sequence[ArchivedSegment]) -> Sequence[ArchivedSegment]:
         files = {**segments[1].files, names.LOG: (len(data) - size, 0)}
         return segments[0], segments[1]._replace(files=files), *segments[2:]
 
@@ -466,7 +466,9 @@ def test_a_batch_that_is_missing_within_a_segment_is_told(own: tuple[segstore.Pa
     assert seen(log, base + 6) == seen(theirs, base + 6)
 
 
-def relisted(archive: Path, changed: Callable[[Sequence[Segment]], Sequence[Segment]]) -> None:
+def relisted(
+    archive: Path, changed: Callable[[Sequence[ArchivedSegment]], Sequence[ArchivedSegment]]
+) -> None:
     """Write a partition's list of segments anew."""
     (path,) = (archive / "topics").rglob("*.segments")
     listed = parse_segment_list(path.read_bytes(), path.name)

@@ -12,7 +12,7 @@ import segstore
 from segstore.archiving.archived_logs import ArchivedLogs
 from segstore.archiving.chain import newer_state, read_state
 from segstore.archiving.commit_format import pack_header
-from segstore.archiving.object_names import COMMIT, STATE, Claim, CommitName, claim_object
+from segstore.archiving.object_names import COMMIT, STATE, ArchiverClaim, CommitName, claim_object
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.state import ArchiveState, header_of
 
@@ -72,7 +72,7 @@ def test_commits_that_were_deleted_are_not_needed(remote: RemoteFiles) -> None:
 
 
 def test_a_higher_claim_counts_once_it_has_a_state(remote: RemoteFiles, tmp_path: Path) -> None:
-    higher = Claim(2, "00000000000000bb")
+    higher = ArchiverClaim(2, "00000000000000bb")
     with ArchivedLogs(str(tmp_path / "archive")) as logs:
         remote.write(claim_object(higher), [b"{}"])
         logs.refresh()

@@ -13,9 +13,9 @@ from segstore.archiving.commit_format import pack_header
 from segstore.archiving.object_names import (
     COMMIT,
     STATE,
-    Claim,
+    ArchiverClaim,
     CommitName,
-    PartitionKey,
+    TopicIdPartition,
     claim_object,
 )
 from segstore.archiving.remote import RemoteFiles
@@ -37,7 +37,7 @@ def test_a_state_with_the_commits_behind_it(remote: RemoteFiles) -> None:
     state = read_state(remote)
     topic = state.topic("t")
     assert topic is not None
-    found = state.partitions[PartitionKey("t", topic.topic_id, 0)]
+    found = state.partitions[TopicIdPartition("t", topic.topic_id, 0)]
     assert (found.start, found.end, found.stable) == (0, 100, 100)
     assert found.segments is not None
     segments = parse_segment_list(remote.read(found.segments), found.segments).current
@@ -77,7 +77,7 @@ def test_a_flipped_byte_is_told_by_name(remote: RemoteFiles, at: int, told: str)
 
 
 def test_an_earlier_way_is_taken_for_a_time_before_its_end(remote: RemoteFiles) -> None:
-    other = Claim(2, "0" * 16)
+    other = ArchiverClaim(2, "0" * 16)
     remote.write(claim_object(other), [b"{}"])
     assert read_state(remote).name.claim == CLAIM  # a claim without a state does not count
     name = CommitName(other, 3, STATE)

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 import pytest
 
 from segstore import names
-from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Segment
+from segstore.archiving.object_names import TopicIdPartition
+from segstore.archiving.pieces import ArchivedSegment
 from segstore.archiving.plan import PartitionPlan, current_segments
 from segstore.archiving.segment_list import SegmentList
-from segstore.archiving.uploads import Sealed
+from segstore.archiving.uploads import SealedSegment
 
-KEY = PartitionKey("t", "", 0)
+KEY = TopicIdPartition("t", "", 0)
 
 
-def _segment(base: int, end: int, inode: int) -> Segment:
-    return Segment(base, end, f"{inode}", {names.LOG: (1, 0)}, -1, 0, source=(inode, 0, 0))
+def _segment(base: int, end: int, inode: int) -> ArchivedSegment:
+    return ArchivedSegment(base, end, f"{inode}", {names.LOG: (1, 0)}, -1, 0, source=(inode, 0, 0))
 
 
 CASES = {
@@ -64,7 +64,7 @@ def test_segments_join(name: str) -> None:
     listed, there, uploaded, expected = CASES[name]
     local = [SimpleNamespace(base_offset=base, identity=(inode, 0, 0)) for base, _, inode in there]
     sealed = tuple(
-        Sealed(KEY, each, end, 1)  # type: ignore[arg-type]
+        SealedSegment(KEY, each, end, 1)  # type: ignore[arg-type]
         for each, (_, end, _) in zip(local, there, strict=True)
     )
     view = SimpleNamespace(bases=(*(base for base, _, _ in there), there[-1][1]))

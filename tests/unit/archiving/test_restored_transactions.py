@@ -14,7 +14,7 @@ import segstore
 from segstore import OffsetAndMetadata, TopicPartition
 from segstore.archiving.remote import RemoteFiles
 from segstore.archiving.segment_list import parse_segment_list
-from segstore.coordinator.transaction.markers import Ending
+from segstore.coordinator.transaction.markers import MarkerWriter
 from segstore.files import Files
 from segstore.storage.segment.batch_scan import walk
 
@@ -93,7 +93,7 @@ def test_a_transaction_is_whole_or_absent_at_each_time(
 def test_a_decision_without_a_marker(store_dir: Path, tmp_path: Path) -> None:
     """A kill after the decision: no marker is in the archive."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ending, "write_markers", lambda *_: None)
+        patch.setattr(MarkerWriter, "write_markers", lambda *_: None)
         with segstore.open(store_dir, clock=Clock(step=1), config=CONFIG) as store:
             store.create_topic("t", 3)
             transact(store, "commit")
@@ -124,7 +124,7 @@ def test_internal_topics_come_with_the_named_ones(
 def test_partitions_of_other_topics_may_be_missing(store_dir: Path, tmp_path: Path) -> None:
     """A transaction that is decided, and has partitions of topics that are not restored."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ending, "write_markers", lambda *_: None)
+        patch.setattr(MarkerWriter, "write_markers", lambda *_: None)
         with segstore.open(store_dir, clock=Clock(step=1), config=CONFIG) as store:
             store.create_topic("t", 3)
             store.create_topic("u")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from segstore.archiving.object_names import PartitionKey
-from segstore.archiving.pieces import Segment
+from segstore.archiving.object_names import TopicIdPartition
+from segstore.archiving.pieces import ArchivedSegment
 from segstore.archiving.segment_list import SegmentList
 
-KEY = PartitionKey("t", "", 0)
+KEY = TopicIdPartition("t", "", 0)
 
 
-def segment(base: int, end: int, since: int, until: int | None = None, why: str = "replaced") -> Segment:
-    made = Segment(base, end, f"{base}-{since}", {".log": (1, 1)}, 0, since)
+def segment(
+    base: int, end: int, since: int, until: int | None = None, why: str = "replaced"
+) -> ArchivedSegment:
+    made = ArchivedSegment(base, end, f"{base}-{since}", {".log": (1, 1)}, 0, since)
     return made if until is None else made.retire(until, why)
 
 
@@ -24,7 +26,7 @@ REPLACED = (
 NEVER_ALONE = (segment(0, 10, 1, 5), segment(0, 20, 5, 8), segment(0, 30, 8))
 """What was appended behind offset 10 was archived only together with what is before it."""
 DELETED = (segment(0, 10, 1, 4, "retention"), segment(10, 20, 2, 6, "retention"), segment(20, 30, 3))
-CASES: dict[str, tuple[tuple[Segment, ...], int, list[str]]] = {
+CASES: dict[str, tuple[tuple[ArchivedSegment, ...], int, list[str]]] = {
     "before all": (APPENDED, 0, ["0-1", "10-2", "20-3"]),
     "some are later": (APPENDED, 1, ["0-1", "10-2", "20-3"]),
     "before a compaction": (REPLACED, 4, ["0-1", "10-2", "20-6"]),

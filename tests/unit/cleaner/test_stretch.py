@@ -16,7 +16,7 @@ import segstore
 from segstore._native import lib
 from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.retain import Policy
-from segstore.storage.cleaner.segment_reader import Stretch
+from segstore.storage.cleaner.segment_reader import SegmentReader
 
 
 def some(rng: random.Random, log: segstore.PartitionLog) -> None:
@@ -54,7 +54,7 @@ def test_both_ways_give_the_same(
 ) -> None:
     seed = rng.randrange(1 << 32)
     quick = list(cleaned(tmp_path / "quick", seed, chunk, 2 << 20))
-    monkeypatch.setattr(Stretch, "put", lambda *_: 0)
+    monkeypatch.setattr(SegmentReader, "put", lambda *_: 0)
     monkeypatch.setattr(Policy, "compresses", True)
     assert list(cleaned(tmp_path / "slow", seed, chunk, 2 << 20)) == quick
 
@@ -90,7 +90,7 @@ def test_a_disk_that_does_not_read_is_told(store_dir: Path) -> None:
 
 
 def test_what_c_refuses() -> None:
-    stretch, offsets = Stretch(1 << 10, 1), OffsetMap(1 << 20, 0.9, 10)
+    stretch, offsets = SegmentReader(1 << 10, 1), OffsetMap(1 << 20, 0.9, 10)
     stretch._c.fd, stretch._c.position, stretch._c.end = -1, 0, 100
     assert lib.seg_map_stretch(offsets.c, stretch._c, 0) == -errno.EBADF
     stretch._c.raw_len = 0

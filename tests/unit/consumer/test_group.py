@@ -23,7 +23,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.coordinator.group.classic.member import State
+from segstore.coordinator.group.classic.member import ClassicGroupState
 from segstore.coordinator.structs import OffsetAndMetadata
 from segstore.errors import (
     CommitFailedError,
@@ -234,7 +234,7 @@ def test_a_listener_that_fails_is_heard_and_the_group_goes_on(store: segstore.St
     assert len(take_turns([consumer])) == 20
     with pytest.raises(ZeroDivisionError, match="revoked"):
         consumer.close()
-    assert coordinator(store).state("g") is State.EMPTY
+    assert coordinator(store).state("g") is ClassicGroupState.EMPTY
 
 
 def test_without_membership_a_group_keeps_offsets(store: segstore.Store) -> None:

@@ -18,7 +18,7 @@ from waiting import until
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.coordinator.group.classic.member import State
+from segstore.coordinator.group.classic.member import ClassicGroupState
 from segstore.errors import UnknownMemberIdError
 
 CONFIG = {"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0}
@@ -95,7 +95,7 @@ class Crowd:
         if isinstance(each, Classic) or is_classic or found is None or not found.members:
             return False
         rest = (self.is_at_rest(other) for other in self.members if self.is_member(other))
-        return found.state is not State.STABLE or not all(rest)
+        return found.state is not ClassicGroupState.STABLE or not all(rest)
 
     def turn(self, each: Any) -> None:
         if self.is_too_early(each):

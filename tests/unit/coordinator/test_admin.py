@@ -14,7 +14,7 @@ from waiting import until
 import segstore
 from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
 from segstore.coordinator.group.admin import Groups, Reset
-from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.group.assignors import MemberSubscription
 from segstore.coordinator.offsets.group_offsets import TOPIC
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
@@ -110,7 +110,7 @@ def test_members_and_what_they_have(store: segstore.Store) -> None:
 
 
 def test_beside_the_writer_and_after_it(store_dir: Path, store: segstore.Store) -> None:
-    told = encode_subscription(Subscription(("t",)))
+    told = encode_subscription(MemberSubscription(("t",)))
     offsets_of(store).write_group(record("g", member("m", told, encode_assignment([tp(0)]))))
     with segstore.open(store_dir, mode="r") as reader:
         beside = Groups(reader)

@@ -24,8 +24,8 @@ from segstore.coordinator.group.assignors import (
     ASSIGNORS,
     Assignment,
     Members,
+    MemberSubscription,
     Partitions,
-    Subscription,
     by_name,
 )
 from segstore.coordinator.group.assignors.sticky import decode_user_data, encode_user_data
@@ -39,7 +39,7 @@ TOPICS = ("a", "b", "c", "d", "é")
 
 
 @st.composite
-def groups(draw: Any, alike: bool | None = None) -> tuple[dict[str, range], dict[str, Subscription]]:
+def groups(draw: Any, alike: bool | None = None) -> tuple[dict[str, range], dict[str, MemberSubscription]]:
     """Topics with some partitions, and members, of which some are static, that subscribe to some of them."""
     topics = draw(st.lists(st.sampled_from(TOPICS), min_size=1, unique=True))
     partitions = {topic: range(draw(st.integers(0, 9))) for topic in topics}
@@ -48,13 +48,13 @@ def groups(draw: Any, alike: bool | None = None) -> tuple[dict[str, range], dict
     members = {}
     for member in draw(st.lists(st.integers(0, 99), min_size=1, max_size=8, unique=True)):
         instance = draw(st.sampled_from((None, None, f"i{draw(st.integers(0, 9))}-{member}")))
-        members[f"m{member}"] = Subscription(same or draw(wanted), group_instance_id=instance)
+        members[f"m{member}"] = MemberSubscription(same or draw(wanted), group_instance_id=instance)
     subscribed = {topic for told in members.values() for topic in told.topics}
     return {topic: held for topic, held in partitions.items() if topic in subscribed}, members
 
 
 @st.composite
-def groups_with_a_past(draw: Any) -> tuple[dict[str, range], dict[str, Subscription]]:
+def groups_with_a_past(draw: Any) -> tuple[dict[str, range], dict[str, MemberSubscription]]:
     """As `groups`; members tell what they had, some of it gone, or claimed by others in other generations."""
     partitions, members = draw(groups())
     some = [(topic, n) for topic, held in partitions.items() for n in range(len(held) + 1)]
@@ -66,7 +66,7 @@ def groups_with_a_past(draw: Any) -> tuple[dict[str, range], dict[str, Subscript
         )
         generation = draw(st.sampled_from((-1, 1, 2, 3)))
         data = encode_user_data([TopicPartition(*tp) for tp in had], generation) if had else b""
-        told[name] = Subscription(member.topics, (), data, -1, member.group_instance_id)
+        told[name] = MemberSubscription(member.topics, (), data, -1, member.group_instance_id)
     return partitions, told
 
 
@@ -137,7 +137,7 @@ def theirs(assignor: Any, partitions: Partitions, members: Members) -> Assignmen
     }
 
 
-def _asked(member: str, told: Subscription) -> Any:
+def _asked(member: str, told: MemberSubscription) -> Any:
     # kafka-python 3 wants a version before the schema's bytes, Kafka has none.
     data = b"\0\1" + told.user_data if told.user_data else b""
     metadata = ConsumerProtocolSubscription(0, list(told.topics), data)
@@ -206,14 +206,14 @@ def test_sticky_keeps_to_subscriptions_whatever_members_tell(group: Any, wild: A
         )
         data = encode_user_data([TopicPartition(*tp) for tp in claim], wild.draw(st.integers(-1, 3)))
         data = wild.draw(st.sampled_from((data, data[:-4], data[:-1], b"\0\0\1\0", b"?")))
-        told[name] = Subscription(member.topics, (), data, -1, member.group_instance_id)
+        told[name] = MemberSubscription(member.topics, (), data, -1, member.group_instance_id)
     assert_whole(partitions, told, by_name("sticky").assign(partitions, told))
 
 
 def test_sticky_moves_only_what_a_member_that_left_had() -> None:
     partitions = {"a": range(6), "b": range(5)}
-    first = by_name("sticky").assign(partitions, {m: Subscription(("a", "b")) for m in "xyz"})
-    told = {m: Subscription(("a", "b"), (), encode_user_data(first[m], 1)) for m in "xz"}
+    first = by_name("sticky").assign(partitions, {m: MemberSubscription(("a", "b")) for m in "xyz"})
+    told = {m: MemberSubscription(("a", "b"), (), encode_user_data(first[m], 1)) for m in "xz"}
     second = by_name("sticky").assign(partitions, told)
     assert all(set(first[m]) <= set(second[m]) for m in "xz")
     assert sorted(len(held) for held in second.values()) == [5, 6]
@@ -232,7 +232,9 @@ def rounds(partitions: Partitions, members: Members, generation: int) -> Iterato
             return
         generation += 1
         members = {
-            member: Subscription(told.topics, tuple(found[member]), b"", generation, told.group_instance_id)
+            member: MemberSubscription(
+                told.topics, tuple(found[member]), b"", generation, told.group_instance_id
+            )
             for member, told in members.items()
         }
 
@@ -241,7 +243,7 @@ def rounds(partitions: Partitions, members: Members, generation: int) -> Iterato
 def test_cooperative_gives_nothing_away_that_another_still_owns(before: Any, after: Any) -> None:
     (_, old), (partitions, new) = before, after
     settled = list(rounds(partitions, old, 1))[-1][1]
-    members = {m: Subscription(t.topics, tuple(settled.get(m, ())), b"", 7) for m, t in new.items()}
+    members = {m: MemberSubscription(t.topics, tuple(settled.get(m, ())), b"", 7) for m, t in new.items()}
     for nth, (told, found) in enumerate(rounds(partitions, members, 7)):
         for member, held in found.items():
             others = {tp for other, t in told.items() if other != member for tp in t.owned}
@@ -258,7 +260,9 @@ def test_cooperative_moves_no_more_than_it_must(group: Any, joined: int) -> None
     partitions, members = group
     before = list(rounds(partitions, members, 1))[-1][1]
     topics = next(iter(members.values())).topics
-    grown = {m: Subscription(topics, tuple(before.get(m, ())), b"", 5) for m in (*members, *"xyz"[:joined])}
+    grown = {
+        m: MemberSubscription(topics, tuple(before.get(m, ())), b"", 5) for m in (*members, *"xyz"[:joined])
+    }
     first = next(rounds(partitions, grown, 5))[1]
     total, n = sum(map(len, before.values())), len(grown)
     # At most what is above the new share is given up, where it does not come out even less.
@@ -269,7 +273,7 @@ def test_cooperative_moves_no_more_than_it_must(group: Any, joined: int) -> None
 
 
 def test_what_two_members_claim_in_one_generation_nobody_gets_at_once() -> None:
-    claims = {m: Subscription(("a",), (TopicPartition("a", 0),), b"", 3) for m in "xy"}
+    claims = {m: MemberSubscription(("a",), (TopicPartition("a", 0),), b"", 3) for m in "xy"}
     partitions = {"a": range(2)}
     assert by_name("cooperative-sticky").assign(partitions, claims)["y"] == [TopicPartition("a", 1)]
     *_, (_, found) = rounds(partitions, claims, 3)
@@ -278,8 +282,8 @@ def test_what_two_members_claim_in_one_generation_nobody_gets_at_once() -> None:
 
 def test_a_member_that_missed_a_generation_owns_nothing_any_more() -> None:
     members = {
-        "late": Subscription(("a",), (TopicPartition("a", 0),), b"", 3),
-        "new": Subscription(("a",), (TopicPartition("a", 0),), b"", 4),
+        "late": MemberSubscription(("a",), (TopicPartition("a", 0),), b"", 3),
+        "new": MemberSubscription(("a",), (TopicPartition("a", 0),), b"", 4),
     }
     found = by_name("cooperative-sticky").assign({"a": range(1)}, members)
     assert found == {"late": [], "new": [TopicPartition("a", 0)]}
@@ -326,7 +330,9 @@ class Last:
 def test_an_assignor_of_kafka_pythons_kind_is_used_as_it_is() -> None:
     adapted = by_name(Last)
     assert (adapted.name, adapted.cooperative) == ("last", False)
-    found = adapted.assign({"a": range(2), "unwanted": range(1)}, {m: Subscription(("a",)) for m in "xy"})
+    found = adapted.assign(
+        {"a": range(2), "unwanted": range(1)}, {m: MemberSubscription(("a",)) for m in "xy"}
+    )
     assert found == {"x": [], "y": [TopicPartition("a", 0), TopicPartition("a", 1)]}
     assert adapted.user_data(["a"], [], -1) == b"told"
 

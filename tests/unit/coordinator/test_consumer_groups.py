@@ -19,7 +19,7 @@ from segstore.coordinator.group.classic.member import Joining
 from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.membership import Beaten
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.offsets.consumer_schema import Current, Kind, MemberState, RecordKey
+from segstore.coordinator.offsets.consumer_schema import Current, GroupRecordType, MemberState, RecordKey
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     FencedInstanceIdError,
@@ -185,7 +185,7 @@ def test_members_subscribe_by_regular_expressions(store: segstore.Store, found: 
     settle(store, a)
     assert a.given.keys() == {id_of(store, "t2"), id_of(store, "x1")}
     kept = offsets(store).consumer("g")
-    assert kept[RecordKey(Kind.REGEX, "t[0-9]|x.*")].topics == {"t2", "x1"}  # type: ignore[union-attr]
+    assert kept[RecordKey(GroupRecordType.REGEX, "t[0-9]|x.*")].topics == {"t2", "x1"}  # type: ignore[union-attr]
     b = Member(store, "b", topic_names=(), topic_regex="t.*").join()
     settle(store, a, b)
     assert b.has
@@ -193,7 +193,7 @@ def test_members_subscribe_by_regular_expressions(store: segstore.Store, found: 
     a.beat(topic_regex="")
     settle(store, a)
     assert a.given == {}
-    assert not any(key.kind is Kind.REGEX for key in offsets(store).consumer("g"))
+    assert not any(key.kind is GroupRecordType.REGEX for key in offsets(store).consumer("g"))
 
 
 def test_an_expression_has_the_topics_that_its_member_may_describe(
@@ -209,7 +209,7 @@ def test_an_expression_has_the_topics_that_its_member_may_describe(
         store.create_topic(name)
     a.beat(**may)
     assert a.given.keys() == {id_of(store), id_of(store, "u")}
-    assert offsets(store).consumer("g")[RecordKey(Kind.REGEX, "[^_].*")].topics == {"t", "u"}  # type: ignore[union-attr]
+    assert offsets(store).consumer("g")[RecordKey(GroupRecordType.REGEX, "[^_].*")].topics == {"t", "u"}  # type: ignore[union-attr]
 
 
 def test_a_classic_member_looks_for_no_topics_of_expressions(
@@ -222,7 +222,7 @@ def test_a_classic_member_looks_for_no_topics_of_expressions(
     for name in ("secret", "u"):
         store.create_topic(name)
     old.join()
-    key = RecordKey(Kind.REGEX, "[^_].*")
+    key = RecordKey(GroupRecordType.REGEX, "[^_].*")
     assert offsets(store).consumer("g")[key].topics == {"t"}  # type: ignore[union-attr]
     a.beat(**may)
     assert offsets(store).consumer("g")[key].topics == {"t", "u"}  # type: ignore[union-attr]
@@ -697,10 +697,12 @@ def test_classic_members_are_none_of_a_consumer_group(store: segstore.Store, fou
 
 def test_a_partition_that_two_members_have_in_a_damaged_log_stays_owned() -> None:
     topic, held = b"x" * 16, Current(1, 0, MemberState.STABLE, {b"x" * 16: frozenset({0})})
-    group = ConsumerGroup("g", {RecordKey(Kind.CURRENT, name): held for name in "ab"})
-    group.replay([(RecordKey(Kind.CURRENT, "a"), None), (RecordKey(Kind.MEMBER, "a"), None)])
+    group = ConsumerGroup("g", {RecordKey(GroupRecordType.CURRENT, name): held for name in "ab"})
+    group.replay(
+        [(RecordKey(GroupRecordType.CURRENT, "a"), None), (RecordKey(GroupRecordType.MEMBER, "a"), None)]
+    )
     assert group.is_owned(topic, 0)
-    group.replay([(RecordKey(Kind.MEMBER, "b"), None)])
+    group.replay([(RecordKey(GroupRecordType.MEMBER, "b"), None)])
     assert not group.is_owned(topic, 0)
 
 

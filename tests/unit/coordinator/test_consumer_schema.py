@@ -20,15 +20,15 @@ from segstore.coordinator.offsets.consumer_schema import (
     AssignmentEpochs,
     Change,
     ClassicMember,
+    ConsumerMemberValue,
     Current,
     GroupEpoch,
-    Kind,
+    GroupRecordType,
     MemberState,
     PartitionMetadata,
     RecordKey,
     Resolved,
-    Subscription,
-    Target,
+    TargetAssignment,
     TargetEpoch,
     Value,
     consumer_key,
@@ -55,48 +55,48 @@ def epochs_of(epoch: int, previous: int, state: MemberState, *held: Assignment) 
     return {A: found} if found else {}
 
 
-VALUES: dict[Kind, st.SearchStrategy[Value]] = {
-    Kind.EPOCH: st.builds(GroupEpoch, INT32, INT64),
-    Kind.MEMBER: st.builds(
-        Subscription,
+VALUES: dict[GroupRecordType, st.SearchStrategy[Value]] = {
+    GroupRecordType.EPOCH: st.builds(GroupEpoch, INT32, INT64),
+    GroupRecordType.MEMBER: st.builds(
+        ConsumerMemberValue,
         *(st.none() | TEXT, st.none() | TEXT, TEXT, TEXT, NAMES, st.none() | TEXT, INT32, st.none() | TEXT),
         st.none() | st.builds(ClassicMember, INT32.filter(bool), PROTOCOLS),
     ),
-    Kind.TARGET_EPOCH: st.builds(TargetEpoch, INT32),
-    Kind.TARGET: st.builds(Target, ASSIGNMENTS),
-    Kind.CURRENT: st.builds(
+    GroupRecordType.TARGET_EPOCH: st.builds(TargetEpoch, INT32),
+    GroupRecordType.TARGET: st.builds(TargetAssignment, ASSIGNMENTS),
+    GroupRecordType.CURRENT: st.builds(
         lambda *told: Current(*told, since=epochs_of(*told)),
         *(INT32, INT32, st.sampled_from(MemberState), ASSIGNMENTS, ASSIGNMENTS),
     ),
-    Kind.REGEX: st.builds(Resolved, NAMES, INT64, INT64),
+    GroupRecordType.REGEX: st.builds(Resolved, NAMES, INT64, INT64),
 }
 
 
 @pytest.mark.parametrize("kind", VALUES)
 @given(st.data())
-def test_what_is_written_is_read_again(kind: Kind, data: st.DataObject) -> None:
+def test_what_is_written_is_read_again(kind: GroupRecordType, data: st.DataObject) -> None:
     value = data.draw(VALUES[kind])
     assert parse_consumer_value(kind, consumer_value(value)) == value
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_keys_are_read_again(kind: Kind) -> None:
-    name = "é" if kind in VALUES and kind not in (Kind.EPOCH, Kind.TARGET_EPOCH) else ""
+@pytest.mark.parametrize("kind", GroupRecordType)
+def test_keys_are_read_again(kind: GroupRecordType) -> None:
+    name = "é" if kind in VALUES and kind not in (GroupRecordType.EPOCH, GroupRecordType.TARGET_EPOCH) else ""
     key = RecordKey(kind, name)
     assert parse_key(consumer_key("g", key)) == ("g", key)
 
 
-BAD: dict[str, tuple[Kind, bytes, type[Exception]]] = {
-    "a newer version": (Kind.TARGET, int16(1), UnsupportedVersionError),
-    "an end too early": (Kind.EPOCH, int16(0) + b"\0", ValueError),
-    "a count of more than there is": (Kind.TARGET, int16(0) + b"\x7f", ValueError),
-    "a topic without all of its id": (Kind.TARGET, int16(0) + b"\x02" + A[:9], ValueError),
+BAD: dict[str, tuple[GroupRecordType, bytes, type[Exception]]] = {
+    "a newer version": (GroupRecordType.TARGET, int16(1), UnsupportedVersionError),
+    "an end too early": (GroupRecordType.EPOCH, int16(0) + b"\0", ValueError),
+    "a count of more than there is": (GroupRecordType.TARGET, int16(0) + b"\x7f", ValueError),
+    "a topic without all of its id": (GroupRecordType.TARGET, int16(0) + b"\x02" + A[:9], ValueError),
     "fewer partitions than epochs": (
-        Kind.CURRENT,
+        GroupRecordType.CURRENT,
         int16(0) + bytes(8) + b"\0\x02" + A + b"\x02" + int32(5) + b"\x01\0\x09\x03" + bytes(8) + b"\x01\0",
         ValueError,
     ),
-    "a junk version": (Kind.MEMBER, int16(-1), ValueError),
+    "a junk version": (GroupRecordType.MEMBER, int16(-1), ValueError),
 }
 
 
@@ -110,36 +110,40 @@ def test_other_bytes_are_refused(name: str) -> None:
 def test_what_others_have_written_is_understood() -> None:
     """A state of a newer Kafka, the hash that is missing before 4.1, and that version's own record."""
     current = int16(0) + int32(4) + int32(3) + int8(9) + b"\x01\x01\x00"
-    assert parse_consumer_value(Kind.CURRENT, current) == Current(4, 3, MemberState.UNKNOWN)
+    assert parse_consumer_value(GroupRecordType.CURRENT, current) == Current(4, 3, MemberState.UNKNOWN)
     topic = b"\x02" + A + b"\x02" + int32(5) + b"\0"
-    old = parse_consumer_value(Kind.CURRENT, int16(0) + int32(4) + int32(3) + int8(0) + topic + b"\x01\0")
+    old = parse_consumer_value(
+        GroupRecordType.CURRENT, int16(0) + int32(4) + int32(3) + int8(0) + topic + b"\x01\0"
+    )
     assert isinstance(old, Current)
     assert (old.assigned_in(A, 5), old.assigned_in(A, 6), old.assigned_in(B, 5)) == (4, None, None)
     assert old._replace(epoch=-2).assigned_in(A, 5) == 0
-    assert parse_consumer_value(Kind.EPOCH, int16(0) + int32(4) + b"\0") == GroupEpoch(4, 0)
-    assert parse_consumer_value(Kind.PARTITION_METADATA, int16(0) + b"?") == PartitionMetadata()
+    assert parse_consumer_value(GroupRecordType.EPOCH, int16(0) + int32(4) + b"\0") == GroupEpoch(4, 0)
+    assert parse_consumer_value(GroupRecordType.PARTITION_METADATA, int16(0) + b"?") == PartitionMetadata()
 
 
 def test_the_time_of_a_target_is_passed_over() -> None:
     target = int16(0) + int32(6) + b"\1\0\x08" + bytes(8)  # its time, since KIP-1263
-    assert parse_consumer_value(Kind.TARGET_EPOCH, target) == TargetEpoch(6)
+    assert parse_consumer_value(GroupRecordType.TARGET_EPOCH, target) == TargetEpoch(6)
 
 
 def test_a_member_of_the_consumer_protocol_has_a_null() -> None:
     """Without it Kafka's brokers take the member for one of the classic protocol (the field's default)."""
-    value = Subscription("i", topic_names=frozenset({"t"}), rebalance_timeout_ms=5)
+    value = ConsumerMemberValue("i", topic_names=frozenset({"t"}), rebalance_timeout_ms=5)
     data = consumer_value(value)
     assert data[-5:] == b"\0" + b"\1\0\1\0"
-    assert parse_consumer_value(Kind.MEMBER, data) == value
-    assert parse_consumer_value(Kind.MEMBER, data[:-4] + b"\0") == value  # as segstore wrote it before
+    assert parse_consumer_value(GroupRecordType.MEMBER, data) == value
+    assert (
+        parse_consumer_value(GroupRecordType.MEMBER, data[:-4] + b"\0") == value
+    )  # as segstore wrote it before
 
 
 def test_names_that_are_too_long_are_refused_and_nothing_is_written(store_dir: Path) -> None:
     with opened(store_dir, offsets_topic_num_partitions=1) as store:
         kept = offsets_of(store)
-        change: Change = (RecordKey(Kind.MEMBER, "m" * 32_768), Subscription())
+        change: Change = (RecordKey(GroupRecordType.MEMBER, "m" * 32_768), ConsumerMemberValue())
         with pytest.raises(InvalidArgumentError, match="32,767"):
-            kept.write_consumer("g", [(RecordKey(Kind.EPOCH), GroupEpoch(1)), change])
+            kept.write_consumer("g", [(RecordKey(GroupRecordType.EPOCH), GroupEpoch(1)), change])
         assert kept.groups() == set()
         assert store.partition(TOPIC).end_offset == 0
 
@@ -148,18 +152,18 @@ def test_names_that_are_too_long_are_refused_and_nothing_is_written(store_dir: P
 @pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not()))
 @pytest.mark.timeout(900)
 def test_kafkas_dump_tool_reads_what_we_write(store_dir: Path) -> None:
-    told = Subscription("i", "r", "c", "/127.0.0.1", frozenset({"t", "u"}), "x.*", 5, "range")
+    told = ConsumerMemberValue("i", "r", "c", "/127.0.0.1", frozenset({"t", "u"}), "x.*", 5, "range")
     classic = told._replace(classic=ClassicMember(9, (("range", b"abc"), ("sticky", b""))))
     held = Current(7, 6, MemberState.UNREVOKED_PARTITIONS, {A: frozenset({0, 2})}, {B: frozenset({1})})
     changes: list[Change] = [
-        (RecordKey(Kind.EPOCH), GroupEpoch(7, -9)),
-        (RecordKey(Kind.MEMBER, "m"), told),
-        (RecordKey(Kind.MEMBER, "o"), classic),
-        (RecordKey(Kind.TARGET_EPOCH), TargetEpoch(6)),
-        (RecordKey(Kind.TARGET, "m"), Target({A: frozenset({0})})),
-        (RecordKey(Kind.CURRENT, "m"), held),
-        (RecordKey(Kind.REGEX, "x.*"), Resolved(frozenset({"x1"}), 3, 4)),
-        (RecordKey(Kind.PARTITION_METADATA), None),
+        (RecordKey(GroupRecordType.EPOCH), GroupEpoch(7, -9)),
+        (RecordKey(GroupRecordType.MEMBER, "m"), told),
+        (RecordKey(GroupRecordType.MEMBER, "o"), classic),
+        (RecordKey(GroupRecordType.TARGET_EPOCH), TargetEpoch(6)),
+        (RecordKey(GroupRecordType.TARGET, "m"), TargetAssignment({A: frozenset({0})})),
+        (RecordKey(GroupRecordType.CURRENT, "m"), held),
+        (RecordKey(GroupRecordType.REGEX, "x.*"), Resolved(frozenset({"x1"}), 3, 4)),
+        (RecordKey(GroupRecordType.PARTITION_METADATA), None),
     ]
     with opened(store_dir, offsets_topic_num_partitions=1) as store:
         offsets_of(store).write_consumer("g", changes)

@@ -10,7 +10,7 @@ import pytest
 from groups import SESSION_MS, Monotonic, Unsynced, coordinator, offsets
 
 import segstore
-from segstore.coordinator.group.classic.member import Joining, State, Ticket
+from segstore.coordinator.group.classic.member import ClassicGroupState, Joining, Ticket
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
@@ -86,18 +86,18 @@ def two(found: GroupCoordinator) -> tuple[str, str, int]:
 
 
 def test_states_and_generations(found: GroupCoordinator) -> None:
-    assert (found.state("g"), found.generation("g")) == (State.DEAD, -1)
+    assert (found.state("g"), found.generation("g")) == (ClassicGroupState.DEAD, -1)
     first = found.join("g", joining()).get()
     assert first is not None
-    assert found.state("g") is State.COMPLETING_REBALANCE
+    assert found.state("g") is ClassicGroupState.COMPLETING_REBALANCE
     found.sync("g", first.member_id, 1, "p", {})
-    assert found.state("g") is State.STABLE
+    assert found.state("g") is ClassicGroupState.STABLE
     found.join("g", joining())
-    assert found.state("g") is State.PREPARING_REBALANCE
+    assert found.state("g") is ClassicGroupState.PREPARING_REBALANCE
     with pytest.raises(RebalanceInProgressError):
         found.heartbeat("g", first.member_id, 1)
     found.leave("g", first.member_id)
-    assert (found.state("g"), found.generation("g")) == (State.COMPLETING_REBALANCE, 2)
+    assert (found.state("g"), found.generation("g")) == (ClassicGroupState.COMPLETING_REBALANCE, 2)
     assert found.ids() == {"g"}
 
 
@@ -211,7 +211,7 @@ def test_an_assignment_that_can_not_be_kept_is_brought_again(
         patched.setattr(offsets(store), "write_group", full)
         with pytest.raises(StorageError):
             found.sync("g", joined.member_id, 1, "p", {joined.member_id: b"all"})
-    assert found.state("g") is State.COMPLETING_REBALANCE
+    assert found.state("g") is ClassicGroupState.COMPLETING_REBALANCE
     assert found.sync("g", joined.member_id, 1, "p", {joined.member_id: b"all"}).get() == b"all"
 
 
@@ -232,7 +232,7 @@ def test_static_members(found: GroupCoordinator, clock: Monotonic) -> None:
     assert joined.generation > generation
     clock.now += SESSION_MS
     found.run_due()
-    assert found.state("g") is State.EMPTY
+    assert found.state("g") is ClassicGroupState.EMPTY
 
 
 def test_a_group_that_was_forgotten_begins_anew(store: segstore.Store, found: GroupCoordinator) -> None:
@@ -240,7 +240,7 @@ def test_a_group_that_was_forgotten_begins_anew(store: segstore.Store, found: Gr
     found.leave("g", member)
     found.while_empty("g", lambda: offsets(store).delete("g"))
     found.forget("g")
-    assert found.state("g") is State.DEAD
+    assert found.state("g") is ClassicGroupState.DEAD
     assert alone(found)[1] == 1
 
 
@@ -305,9 +305,9 @@ def test_a_group_that_has_expired_is_none(store: segstore.Store, found: GroupCoo
     if kind == "whose offsets were deleted":
         segstore.Groups(store).delete_offsets("g", ["t"])
     assert found.ids() == {"g"}
-    offsets(store).expire(now_ms=store._context.clock() + WEEKS_MS)
+    offsets(store).expire(now_ms=store.context.clock() + WEEKS_MS)
     assert found.ids() == set()
-    assert found.state("g") is State.DEAD
+    assert found.state("g") is ClassicGroupState.DEAD
     assert alone(found)[1] == 1
 
 

@@ -24,7 +24,7 @@ from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import ConfigError, InvalidTopicError, StagedFilesError, UnsupportedVersionError
 from segstore.files import Files
 from segstore.filetree.topic import make_topic
-from segstore.spark.sink_store import Sink
+from segstore.spark.sink_store import StagingSink
 from segstore.storage.bulk_import import importing
 from segstore.storage.inbox import verify
 from segstore.storage.inbox.staged_file import StagedFile
@@ -102,7 +102,7 @@ def test_nothing_is_staged_or_imported_for_an_internal_topic(store: segstore.Sto
     with pytest.raises(InvalidTopicError, match="is internal"), importing(str(store_dir), OFFSETS):
         pass
     with pytest.raises(ConfigError, match="option topic: topic '__consumer_offsets' is internal"):
-        Sink(str(store_dir), OFFSETS, 1000).check(["key", "value"])
+        StagingSink(str(store_dir), OFFSETS, 1000).check(["key", "value"])
 
 
 def test_the_commands_refuse_an_internal_topic(store: segstore.Store, store_dir: Path) -> None:

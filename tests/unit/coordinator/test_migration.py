@@ -17,8 +17,8 @@ from waiting import until
 
 import segstore
 from segstore.coordinator.consumer_protocol import encode_subscription
-from segstore.coordinator.group.assignors.base import Subscription
-from segstore.coordinator.group.classic.member import Joining, State
+from segstore.coordinator.group.assignors.base import MemberSubscription
+from segstore.coordinator.group.classic.member import ClassicGroupState, Joining
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.consumer_schema import ClassicMember
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -119,7 +119,7 @@ def test_members_roll_over_one_by_one_and_back(store: segstore.Store, assignor: 
     assert offsets(store).consumer("g") == {}
     described = coordinator(store).describe("g")
     assert described is not None
-    assert (described.state, described.protocol) == (State.STABLE, assignor)
+    assert (described.state, described.protocol) == (ClassicGroupState.STABLE, assignor)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -169,7 +169,7 @@ def test_consumers_in_the_process_take_part(store: segstore.Store, settings: dic
         new.leave()
         new.epoch, new.given = 0, {}
         share(first)
-        assert (owned(first), coordinator(store).state("g")) == (EVERY, State.STABLE)
+        assert (owned(first), coordinator(store).state("g")) == (EVERY, ClassicGroupState.STABLE)
         assert first.committed(TopicPartition("t", 0)) == 3
 
 
@@ -272,7 +272,7 @@ UPGRADES: dict[str, tuple[dict[str, Any], str]] = {
 def test_other_groups_stay_classic(store: segstore.Store, name: str) -> None:
     fields, words = UPGRADES[name]
     found = coordinator(store)
-    told = encode_subscription(Subscription(("t",)))
+    told = encode_subscription(MemberSubscription(("t",)))
     joined = found.join("g", Joining(**{"protocols": (("range", told),), **fields})).get()
     assert joined is not None
     found.sync("g", joined.member_id, joined.generation, None, {})
@@ -298,7 +298,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception]]] = {
 def test_members_of_the_classic_protocol_are_refused(store: segstore.Store) -> None:
     old, new = Classic(store, "o"), Member(store, "n", instance_id="i")
     settle(old, new)
-    told = (("range", encode_subscription(Subscription(("t",)))),)
+    told = (("range", encode_subscription(MemberSubscription(("t",)))),)
     found, before = coordinator(store), info(store)
     for name, (fields, error) in REFUSED.items():
         if name == "too many":
@@ -411,7 +411,7 @@ def test_a_partition_that_a_member_claims_and_another_one_was_given_stays_there(
 
 
 def test_a_group_whose_first_generation_has_not_begun_is_converted(store: segstore.Store) -> None:
-    told = encode_subscription(Subscription(("t",)))
+    told = encode_subscription(MemberSubscription(("t",)))
     waiting = coordinator(store).join("g", Joining(protocols=(("range", told),), initial_delay_ms=3000))
     assert not waiting.done
     new = Member(store, "n").join()

@@ -27,7 +27,7 @@ from segstore.coordinator.consumer_protocol import (
     version_of,
 )
 from segstore.coordinator.group.admin import Groups
-from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.group.assignors import MemberSubscription
 from segstore.coordinator.java_hash import partition_of
 from segstore.coordinator.offsets import schema
 from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
@@ -63,7 +63,7 @@ def flat(topics: dict[str, list[int]]) -> tuple[TopicPartition, ...]:
 def test_a_subscription_is_kafka_pythons(
     version: int, topics: list[str], owned: dict[str, list[int]], data: bytes, generation: int
 ) -> None:
-    ours = Subscription(tuple(topics), flat(owned), data, generation, "i")
+    ours = MemberSubscription(tuple(topics), flat(owned), data, generation, "i")
     encoded = encode_subscription(ours, version)
     parts = [
         ConsumerProtocolSubscription.TopicPartition(topic=t, partitions=held) for t, held in owned.items()
@@ -72,7 +72,7 @@ def test_a_subscription_is_kafka_pythons(
         version=version, topics=topics, user_data=data, owned_partitions=parts, generation_id=generation
     )
     assert encoded == theirs.encode()
-    known = Subscription(
+    known = MemberSubscription(
         ours.topics, ours.owned if version >= 1 else (), data, generation if version >= 2 else -1, "i"
     )
     assert decode_subscription(encoded, "i") == known
@@ -88,9 +88,9 @@ def test_an_assignment_is_kafka_pythons(
 
 
 def test_of_a_newer_version_is_read_what_is_known() -> None:
-    encoded = encode_subscription(Subscription(("t",), (tp(),), b"x", 5))
+    encoded = encode_subscription(MemberSubscription(("t",), (tp(),), b"x", 5))
     newer = int16(9) + encoded[2:-2] + string("rack-1") + b"more"
-    assert decode_subscription(newer) == Subscription(("t",), (tp(),), b"x", 5, rack="rack-1")
+    assert decode_subscription(newer) == MemberSubscription(("t",), (tp(),), b"x", 5, rack="rack-1")
     assert (version_of(newer), version_of(encoded), version_of(int16(0))) == (3, 3, 0)
     assert decode_assignment(int16(9) + encode_assignment([tp()])[2:] + b"more") == [tp()]
     assert decode_assignment(b"") == []
@@ -98,7 +98,7 @@ def test_of_a_newer_version_is_read_what_is_known() -> None:
 
 @given(st.binary(max_size=40))
 def test_what_is_no_protocol_is_one_error(data: bytes) -> None:
-    whole = encode_subscription(Subscription(("topic", "other"), (tp(),), b"data", 5), 2)
+    whole = encode_subscription(MemberSubscription(("topic", "other"), (tp(),), b"data", 5), 2)
     for bytes_ in (data, *(whole[:n] for n in range(len(whole)))):
         for decode in (decode_subscription, decode_assignment):
             try:
@@ -134,14 +134,14 @@ def test_an_offset_of_every_version(version: int) -> None:
     found = schema.parse_offset(OFFSETS[version])
     assert found.offset == at(5, "né", 7 if version >= 3 else -1)
     assert (found.timestamp, found.expires) == (START_MS, START_MS + 9 if version == 1 else -1)
-    commit = schema.Commit(at(5, "né", 7), START_MS)
+    commit = schema.OffsetCommitValue(at(5, "né", 7), START_MS)
     assert schema.offset_value(commit) == OFFSETS[3]
 
 
 @pytest.mark.parametrize("note", ["né", "", "x" * 200])
 def test_an_offset_tells_the_topics_id(note: str) -> None:
     topic_id = names.new_topic_id()
-    commit = schema.Commit(at(5, note, 7), START_MS, topic_id=topic_id)
+    commit = schema.OffsetCommitValue(at(5, note, 7), START_MS, topic_id=topic_id)
     assert schema.parse_offset(schema.offset_value(commit)) == commit
     head = int16(4) + int64(5) + int32(7) + string(note, compact=True) + STAMP
     assert schema.offset_value(commit) == head + b"\1\0\x10" + names.topic_id_bytes(topic_id)
@@ -284,7 +284,7 @@ def test_a_brokers_directory(store_dir: Path) -> None:
 @pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not()))
 @pytest.mark.timeout(900)
 def test_kafkas_dump_tool_reads_what_we_write(store_dir: Path) -> None:
-    told = encode_subscription(Subscription(("t",), (tp(),), b"", 4))
+    told = encode_subscription(MemberSubscription(("t",), (tp(),), b"", 4))
     with opened(store_dir, offsets_topic_num_partitions=1, offsets_topic_compression_codec=4) as store:
         offsets = offsets_of(store)
         offsets.commit("g", {tp(0): at(5, "note é", 3), tp(1): at(6)})

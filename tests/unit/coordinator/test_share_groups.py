@@ -16,7 +16,7 @@ from share_groups import SharingMember, States, key, share_info
 import segstore
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group_settings import group_settings
-from segstore.coordinator.offsets.consumer_schema import Target
+from segstore.coordinator.offsets.consumer_schema import TargetAssignment
 from segstore.coordinator.offsets.share_schema import (
     ShareCurrent,
     ShareKind,
@@ -308,7 +308,7 @@ def test_q80_a_partition_that_a_broker_has_begun_and_not_assigned_is_assigned(
         member.leave()
         member.join()
         nothing = [
-            (ShareRecordKey(ShareKind.TARGET, "a"), Target({})),
+            (ShareRecordKey(ShareKind.TARGET, "a"), TargetAssignment({})),
             (ShareRecordKey(ShareKind.CURRENT, "a"), ShareCurrent(member.epoch, 0)),
         ]
         offsets(store).write_share("g", nothing)

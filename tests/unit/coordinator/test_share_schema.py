@@ -17,7 +17,7 @@ from kafka_schema import int16, int32
 
 from segstore import names
 from segstore.cli.dump_states import state_text
-from segstore.coordinator.offsets.consumer_schema import GroupEpoch, Target
+from segstore.coordinator.offsets.consumer_schema import GroupEpoch, TargetAssignment
 from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
 from segstore.coordinator.offsets.schema import parse_key
 from segstore.coordinator.offsets.share_schema import (
@@ -25,9 +25,9 @@ from segstore.coordinator.offsets.share_schema import (
     ShareCurrent,
     ShareKind,
     ShareRecordKey,
+    ShareStateTopics,
     ShareSubscription,
     ShareTargetEpoch,
-    ShareTopics,
     ShareValue,
     TopicPartitionsInfo,
     parse_share_value,
@@ -49,9 +49,9 @@ VALUES: dict[ShareKind, st.SearchStrategy[ShareValue]] = {
     ShareKind.MEMBER: st.builds(ShareSubscription, st.none() | TEXT, TEXT, TEXT, st.frozensets(TEXT)),
     ShareKind.EPOCH: st.builds(GroupEpoch, INT32, INT64),
     ShareKind.TARGET_EPOCH: st.builds(ShareTargetEpoch, INT32, INT64),
-    ShareKind.TARGET: st.builds(Target, ASSIGNMENTS),
+    ShareKind.TARGET: st.builds(TargetAssignment, ASSIGNMENTS),
     ShareKind.CURRENT: st.builds(ShareCurrent, INT32, INT32, ASSIGNMENTS),
-    ShareKind.PARTITIONS: st.builds(ShareTopics, INFOS, INFOS, st.dictionaries(IDS, TEXT)),
+    ShareKind.PARTITIONS: st.builds(ShareStateTopics, INFOS, INFOS, st.dictionaries(IDS, TEXT)),
 }
 
 
@@ -93,12 +93,12 @@ def test_a_target_of_before_4_3_has_no_time() -> None:
 CHANGES: list[ShareChange] = [
     (ShareRecordKey(ShareKind.MEMBER, "m"), ShareSubscription("r", "c", "/127.0.0.1", frozenset({"t", "u"}))),
     (ShareRecordKey(ShareKind.EPOCH), GroupEpoch(2, -9)),
-    (ShareRecordKey(ShareKind.TARGET, "m"), Target({A: frozenset({1, 0})})),
+    (ShareRecordKey(ShareKind.TARGET, "m"), TargetAssignment({A: frozenset({1, 0})})),
     (ShareRecordKey(ShareKind.TARGET_EPOCH), ShareTargetEpoch(2, 5)),
     (ShareRecordKey(ShareKind.CURRENT, "m"), ShareCurrent(2, 1, {A: frozenset({0})})),
     (
         ShareRecordKey(ShareKind.PARTITIONS),
-        ShareTopics(
+        ShareStateTopics(
             {A: TopicPartitionsInfo("t", frozenset({2}))},
             {A: TopicPartitionsInfo("t", frozenset({0, 1}))},
             {B: "u"},

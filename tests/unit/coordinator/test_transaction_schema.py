@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from segstore import TopicPartition, errors
 from segstore.coordinator.java_hash import java_hash, partition_among, partition_of
 from segstore.coordinator.transaction import schema
-from segstore.coordinator.transaction.metadata import BEFORE, Begin, State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import BEFORE, Begin, TransactionMetadata, TransactionState
 
 T0, U1 = TopicPartition("t", 0), TopicPartition("u", 1)
 
 # --- bytes ----------------------------------------------------------------------------------------
 
-KNOWN = TransactionMetadata(7, 3, 60_000, State.ONGOING, frozenset({T0, U1, TopicPartition("t", 2)}), 11, 12)
+KNOWN = TransactionMetadata(
+    7, 3, 60_000, TransactionState.ONGOING, frozenset({T0, U1, TopicPartition("t", 2)}), 11, 12
+)
 # By hand, from Kafka's TransactionLogValue.json.
 VERSION_1 = (
     b"\0\1" + struct.pack(">qhib", 7, 3, 60_000, 1)
@@ -37,7 +39,7 @@ def test_a_value_is_kafkas() -> None:
     assert schema.decode_value(VERSION_1) == KNOWN
     assert schema.decode_value(VERSION_0) == KNOWN
     # An empty one has no list of partitions, and unknown tags are passed over.
-    empty = KNOWN._replace(state=State.EMPTY, partitions=frozenset())
+    empty = KNOWN._replace(state=TransactionState.EMPTY, partitions=frozenset())
     assert schema.encode_value(empty)[17:18] == b"\0"
     tagged = VERSION_1[:-1] + b"\4" + b"\0\10" + struct.pack(">q", 5) + b"\1\10" + struct.pack(">q", 6)
     tagged += b"\2\2\0\2" + b"\11\3abc"
@@ -56,12 +58,12 @@ def test_a_key_is_kafkas() -> None:
 
 
 @given(
-    st.sampled_from(State),
+    st.sampled_from(TransactionState),
     st.frozensets(st.builds(TopicPartition, st.text("abc", min_size=1, max_size=200), st.integers(0, 300))),
     st.tuples(*[st.integers(-1, (1 << 63) - 1)] * 5),
 )
-def test_a_value_comes_back(state: State, partitions: frozenset, times: tuple[int, ...]) -> None:
-    held = frozenset() if state is State.EMPTY else partitions
+def test_a_value_comes_back(state: TransactionState, partitions: frozenset, times: tuple[int, ...]) -> None:
+    held = frozenset() if state is TransactionState.EMPTY else partitions
     made = TransactionMetadata(times[0], 5, 1, state, held, *times[1:])
     assert schema.decode_value(schema.encode_value(made)) == made
 
@@ -149,17 +151,17 @@ def test_the_number_of_partitions(ids: tuple[int, ...], setting: int, number: in
 # --- states ---------------------------------------------------------------------------------------
 
 STEPS = {
-    "next_producer": (State.EMPTY, lambda m: m.next_producer(1, 2)),
-    "with_partitions": (State.ONGOING, lambda m: m.with_partitions([T0], 2)),
-    "commit": (State.PREPARE_COMMIT, lambda m: m.decided(True, 2)),
-    "abort": (State.PREPARE_ABORT, lambda m: m.decided(False, 2)),
-    "expired": (State.DEAD, lambda m: m.expired(2)),
+    "next_producer": (TransactionState.EMPTY, lambda m: m.next_producer(1, 2)),
+    "with_partitions": (TransactionState.ONGOING, lambda m: m.with_partitions([T0], 2)),
+    "commit": (TransactionState.PREPARE_COMMIT, lambda m: m.decided(True, 2)),
+    "abort": (TransactionState.PREPARE_ABORT, lambda m: m.decided(False, 2)),
+    "expired": (TransactionState.DEAD, lambda m: m.expired(2)),
 }
 
 
-@pytest.mark.parametrize("before", State)
+@pytest.mark.parametrize("before", TransactionState)
 @pytest.mark.parametrize("step", STEPS)
-def test_states_follow_as_in_kafka(before: State, step: str) -> None:
+def test_states_follow_as_in_kafka(before: TransactionState, step: str) -> None:
     after, take = STEPS[step]
     made = KNOWN._replace(state=before)
     if before in BEFORE[after]:

@@ -21,7 +21,7 @@ from segstore import Producer, TopicPartition, errors
 from segstore.coordinator.java_hash import partition_of
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
-from segstore.coordinator.transaction.metadata import MAX_EPOCH, State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import MAX_EPOCH, TransactionMetadata, TransactionState
 from segstore.coordinator.transaction.state_log import TOPIC
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.storage.log import transaction_markers
@@ -110,8 +110,15 @@ def test_a_transaction_goes_through_its_states(store_dir: Path) -> None:
         coordinator.add_partitions("x", after, [T0])
         assert coordinator.end("x", after, commit=False) == (me[0], me[1] + 2)
         look()
-        ongoing, done = State.ONGOING, State.COMPLETE_COMMIT
-        assert seen == [State.EMPTY, ongoing, ongoing, ongoing, done, State.COMPLETE_ABORT]
+        ongoing, done = TransactionState.ONGOING, TransactionState.COMPLETE_COMMIT
+        assert seen == [
+            TransactionState.EMPTY,
+            ongoing,
+            ongoing,
+            ongoing,
+            done,
+            TransactionState.COMPLETE_ABORT,
+        ]
 
 
 def test_an_end_without_records(store_dir: Path) -> None:
@@ -212,10 +219,10 @@ def test_what_is_open_for_too_long_is_aborted(store_dir: Path) -> None:
             producer.send("t", b"v", partition=0).get(PATIENCE)
             clock.now += 1000
             coordinator.abort_timed_out()
-            assert coordinator.transactions()["x"].state is State.ONGOING
+            assert coordinator.transactions()["x"].state is TransactionState.ONGOING
             clock.now += 1
             coordinator.abort_timed_out()
-            assert coordinator.transactions()["x"].state is State.COMPLETE_ABORT
+            assert coordinator.transactions()["x"].state is TransactionState.COMPLETE_ABORT
             assert open_in(store, T0) == []
             log = store.partition(*T0)
             assert log.last_stable_offset == log.end_offset == 2
@@ -285,7 +292,7 @@ def test_the_scheduler_looks_for_timeouts(store_dir: Path) -> None:
         me = coordinator.init_producer_id("x", 1000)
         coordinator.add_partitions("x", me, [T0])
         clock.now += 5000
-        until(lambda: coordinator.transactions()["x"].state is State.COMPLETE_ABORT)
+        until(lambda: coordinator.transactions()["x"].state is TransactionState.COMPLETE_ABORT)
 
 
 def test_ids_that_nobody_uses_expire(store_dir: Path) -> None:
@@ -335,7 +342,7 @@ def test_an_end_that_the_disk_refuses_is_not_lost(
             if nth == 1:
                 with pytest.raises(errors.StorageError):
                     coordinator.end("x", me, commit)
-                assert coordinator.transactions()["x"].state is State.ONGOING
+                assert coordinator.transactions()["x"].state is TransactionState.ONGOING
             else:
                 coordinator.end("x", me, commit)
                 # Nobody sees half of it; the next transaction waits for the end of this one.
@@ -358,7 +365,7 @@ def test_an_end_that_the_disk_refuses_is_not_lost(
 
 
 def _append(store: segstore.Store, me: tuple[int, int]) -> None:
-    now, template = store._context.clock(), Template(TRANSACTIONAL_FLAG, *me, 0)
+    now, template = store.context.clock(), Template(TRANSACTIONAL_FLAG, *me, 0)
     for at in (T0, U1):
         append_record(store.partition(*at), b"v", None, (), now, None, template)
 
@@ -443,7 +450,7 @@ def test_an_end_is_retried_without_being_asked(store_dir: Path) -> None:
         _append(store, me)
         files.arm(2, 2)
         coordinator.end("x", me, commit=True)
-        until(lambda: coordinator.transactions()["x"].state is State.COMPLETE_COMMIT)
+        until(lambda: coordinator.transactions()["x"].state is TransactionState.COMPLETE_COMMIT)
         assert files.hits == 2
 
 
@@ -454,7 +461,7 @@ def test_a_topic_that_is_deleted_meanwhile_needs_no_end(store_dir: Path) -> None
         _append(store, me)
         store.delete_topic("u")
         coordinator.end("x", me, commit=True)
-        assert coordinator.transactions()["x"].state is State.COMPLETE_COMMIT
+        assert coordinator.transactions()["x"].state is TransactionState.COMPLETE_COMMIT
         assert open_in(store, T0) == []
 
 

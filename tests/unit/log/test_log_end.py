@@ -12,7 +12,7 @@ from tail_ends import end_of
 import segstore
 from segstore.index import OffsetIndex, TimeIndex
 from segstore.storage.log.partition import Partition
-from segstore.storage.log.writer import Restore
+from segstore.storage.log.writer import AppendUndo
 from segstore.storage.segment.native_tail import NativeTail
 
 SETTINGS = {"index.interval.bytes": 200, "segment.bytes": 2000}
@@ -117,7 +117,7 @@ def test_an_append_that_has_rolled_is_recalled_to_where_the_log_ended(log: segst
     partition = log.partition_for_write()
     writer, segments = partition.writer, partition.segments
     with partition.token:
-        writer.owed = restore = Restore(segments)
+        writer.owed = restore = AppendUndo(segments)
         segment, before = segments[-1], segments[-1].size
         segments.active.end.position += 10
         writer.roll()

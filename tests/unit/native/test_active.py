@@ -13,7 +13,7 @@ import pytest
 from segstore._native import ffi, lib
 from segstore.index import OffsetIndex, TimeIndex
 from segstore.records import Encoded, Template, scan, single
-from segstore.storage.segment.active import Part
+from segstore.storage.segment.active import ChunkPart
 
 ROOM, INTERVAL, MOST, SIZE = 16, 150, 10_000, 170
 BASE, EPOCH, NOW = 1_000, 7, 5_000
@@ -74,7 +74,7 @@ class Active:
         found = OffsetIndex.parse(offsets), TimeIndex.parse(times)
         return State(end.position, end.next_offset, end.rolled_ms, index, *found)
 
-    def append(self, parts: list[Part], judged: int = 0, as_is: bool = False) -> int:
+    def append(self, parts: list[ChunkPart], judged: int = 0, as_is: bool = False) -> int:
         c = ffi.new("seg_part[]", len(parts))
         for i, part in enumerate(parts):
             c[i].data, c[i].len = part.chunk.ptr + part.at, part.size
@@ -82,11 +82,13 @@ class Active:
         return int(lib.seg_active_append(self.c, 0, self._write, c, len(parts), judged, EPOCH, as_is))
 
 
-def part(time: int = NOW, base: int = 0, stamp: int = -1, value: int = 100) -> Part:
-    return Part.of(single(b"v" * value, None, (), time, Template(base_offset=base, leader_epoch=3)), stamp)
+def part(time: int = NOW, base: int = 0, stamp: int = -1, value: int = 100) -> ChunkPart:
+    return ChunkPart.of(
+        single(b"v" * value, None, (), time, Template(base_offset=base, leader_epoch=3)), stamp
+    )
 
 
-def some(n: int, time: int = NOW) -> list[Part]:
+def some(n: int, time: int = NOW) -> list[ChunkPart]:
     return [part(time + i) for i in range(n)]
 
 
@@ -229,7 +231,7 @@ def test_an_offset_that_the_index_can_not_say() -> None:
 def test_a_chunk_that_is_split() -> None:
     parts = [bytes(each.chunk.data) for each in [part(NOW + i, i) for i in range(5)]]
     batches, _ = scan(b"".join(parts))
-    whole = Part.of(Encoded.of(bytearray(b"".join(parts)), batches), -1)
+    whole = ChunkPart.of(Encoded.of(bytearray(b"".join(parts)), batches), -1)
     first, rest = whole.split(2)
     active = Active()
     assert (active.append([first]), active.append([rest])) == (1, 1)

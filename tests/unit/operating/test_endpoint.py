@@ -19,13 +19,19 @@ from segstore.operating import pages, snapshot
 from segstore.operating.endpoint import HttpEndpoint
 from segstore.operating.families import gauge
 from segstore.operating.operated import Operated
-from segstore.storage.store.stats import Family, Metric, Sample
+from segstore.storage.store.stats import Family, Metric, MetricSample
 
 LARGE = 200_000
 
 
 def families(count: int) -> list[Family]:
-    return [(Metric("", "many", "gauge", "", ""), ("n",), [Sample((f"{n:032}",), 1.0) for n in range(count)])]
+    return [
+        (
+            Metric("", "many", "gauge", "", ""),
+            ("n",),
+            [MetricSample((f"{n:032}",), 1.0) for n in range(count)],
+        )
+    ]
 
 
 @contextmanager

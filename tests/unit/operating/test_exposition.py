@@ -7,11 +7,11 @@ from scrapes import OPENMETRICS, samples, value
 
 from segstore.operating.exposition import encoding_for, merged
 from segstore.operating.families import counter, gauge
-from segstore.storage.store.stats import Family, Metric, Sample
+from segstore.storage.store.stats import Family, Metric, MetricSample
 
 
 def family(name: str, *values: float, kind: str = "gauge") -> Family:
-    samples = [Sample((str(n),), each) for n, each in enumerate(values)]
+    samples = [MetricSample((str(n),), each) for n, each in enumerate(values)]
     return Metric("", name, kind, "ms since then", ""), ("n",), samples
 
 
@@ -69,5 +69,5 @@ def test_names_that_need_escapes_are_read_back() -> None:
     metric = Metric("", "a", "gauge", "a \\ in\nthe help", "")
     for accept in (OPENMETRICS, ""):
         encoding = encoding_for(accept)
-        text = encoding.joined([encoding.text([(metric, ("group",), [Sample((name,), 1.0)])])]).decode()
+        text = encoding.joined([encoding.text([(metric, ("group",), [MetricSample((name,), 1.0)])])]).decode()
         assert value(samples(text), "a", group=name) == 1.0

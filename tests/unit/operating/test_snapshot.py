@@ -15,7 +15,7 @@ from segstore.errors import StorageError
 from segstore.operating import snapshot as module
 from segstore.operating.exposition import Encoding, encoding_for
 from segstore.operating.families import gauge
-from segstore.operating.snapshot import Snapshots
+from segstore.operating.snapshot import MetricsSnapshots
 from segstore.storage.store.stats import Family
 
 PLAIN = ""
@@ -39,8 +39,8 @@ class Gatherer:
 
 
 @contextmanager
-def running(gather: Gatherer) -> Iterator[Snapshots]:
-    made = Snapshots(gather)
+def running(gather: Gatherer) -> Iterator[MetricsSnapshots]:
+    made = MetricsSnapshots(gather)
     made.start()
     try:
         yield made
@@ -51,7 +51,7 @@ def running(gather: Gatherer) -> Iterator[Snapshots]:
         assert not made._thread.is_alive()
 
 
-def asked(snapshots: Snapshots, *accepts: str) -> list[Encoding]:
+def asked(snapshots: MetricsSnapshots, *accepts: str) -> list[Encoding]:
     """Ask for these formats together, and wait for the answers."""
     told: SimpleQueue[None] = SimpleQueue()
     found = [encoding_for(accept) for accept in accepts]
@@ -62,7 +62,7 @@ def asked(snapshots: Snapshots, *accepts: str) -> list[Encoding]:
     return found
 
 
-def calls(snapshots: Snapshots, encoding: Encoding) -> float | None:
+def calls(snapshots: MetricsSnapshots, encoding: Encoding) -> float | None:
     return value(samples(encoding.joined([snapshots.text(encoding)]).decode()), "calls")
 
 

@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 from segstore.operating.text_format import text_of
-from segstore.storage.store.stats import Family, Metric, Sample, registry_of
+from segstore.storage.store.stats import Family, Metric, MetricSample, registry_of
 
 VALUES = (
     0,
@@ -42,7 +42,7 @@ def drawn(rng: random.Random) -> Family:
     values = [
         rng.choice([*VALUES, rng.uniform(-1e12, 1e12), float(rng.randrange(1 << 40))]) for _ in range(5)
     ]
-    samples = [Sample(tuple(text() for _ in labels), value) for value in values[: 5 if labels else 1]]
+    samples = [MetricSample(tuple(text() for _ in labels), value) for value in values[: 5 if labels else 1]]
     return Metric("", name, kind, text(), ""), labels, samples
 
 
@@ -57,7 +57,7 @@ def test_it_is_that_of_prometheus_client(case: int, rng: random.Random) -> None:
 def test_a_histogram() -> None:
     given = [("0.1", 3, "_bucket"), ("+Inf", 4, "_bucket"), (None, 4, "_count"), (None, 1.5, "_sum")]
     labels = ("request", "le")
-    samples = [Sample(("Produce", *([le] if le else [])), value, suffix) for le, value, suffix in given]
+    samples = [MetricSample(("Produce", *([le] if le else [])), value, suffix) for le, value, suffix in given]
     family = Metric("", "a_seconds", "histogram", "times", ""), labels, samples
     registry = registry_of([family])
     assert text_of([family], False).encode() == generate_latest(registry)

@@ -19,7 +19,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import Producer
-from segstore.client.producer.batch import ProducerBatch, Written
+from segstore.client.producer.batch import NativeRecord, ProducerBatch
 from segstore.client.producer.sender import Sender
 
 HEADERS: list[Any] = [("h", b"v")]
@@ -32,7 +32,7 @@ def warm(producer: Producer, topic: str = "t") -> None:
     def taken() -> bool:
         futures.append(producer.send(topic, b"before"))
         futures[-1].get(PATIENCE)
-        return type(futures[-1]._holder) is Written
+        return type(futures[-1]._holder) is NativeRecord
 
     until(taken)
 
@@ -63,7 +63,7 @@ def sent(path: Path, records: list[tuple[Any, ...]], **settings: Any) -> tuple[b
             and not name.startswith(("bufferpool", "buffer-"))
         }
         (file,) = Path(store.path, "t-0").glob("*.log")
-        singles = sum(type(future._holder) is Written for future in futures)
+        singles = sum(type(future._holder) is NativeRecord for future in futures)
         return file.read_bytes(), [future.get(0) for future in futures], found, singles
 
 
@@ -105,7 +105,7 @@ def test_the_sender_calls_no_python(store: segstore.Store) -> None:
     finally:
         threading.setprofile(None)
     assert called == Counter()
-    assert {type(future._holder) for future in futures} == {Written}
+    assert {type(future._holder) for future in futures} == {NativeRecord}
 
 
 def test_the_garbage_collector_does_not_know_what_has_become_of_it(store: segstore.Store) -> None:
@@ -113,7 +113,7 @@ def test_the_garbage_collector_does_not_know_what_has_become_of_it(store: segsto
         warm(producer)
         future = producer.send("t", b"v")
         future.get(PATIENCE)
-        assert type(future._holder) is Written
+        assert type(future._holder) is NativeRecord
         assert not gc.is_tracked(future._holder)
 
 
@@ -128,7 +128,7 @@ def test_singles_and_many_keep_their_order(store: segstore.Store, rng: random.Ra
         offsets = [future.get(PATIENCE).offset for future in futures]
         kinds = {type(future._holder) for future in futures}
     assert offsets == list(range(2_000))
-    assert kinds == {Written, ProducerBatch}
+    assert kinds == {NativeRecord, ProducerBatch}
     read = store.partition("t").read(0, 1 << 20).values.tolist()
     assert read == [b"%d" % number for number in range(2_000)]
 
@@ -139,7 +139,7 @@ def test_a_record_that_the_log_stamps(store: segstore.Store) -> None:
         warm(producer, "u")
         future = producer.send("u", b"v", timestamp_ms=5)
         found = future.get(PATIENCE)
-        assert type(future._holder) is Written
+        assert type(future._holder) is NativeRecord
     (record,) = store.partition("u").read(found.offset)
     assert (record.value, record.timestamp) == (b"v", found.timestamp)
     assert abs(found.timestamp - time.time() * 1000) < 1000 * PATIENCE
@@ -153,7 +153,7 @@ def test_a_callback_is_called_whenever_it_comes(store: segstore.Store) -> None:
         early.get(PATIENCE)
         late = producer.send("t", b"late")
         late.get(PATIENCE)
-        assert type(late._holder) is Written
+        assert type(late._holder) is NativeRecord
         late.add_callback(lambda found: told.append(found.offset))
         until(lambda: len(told) == 2)
         assert told == [early.get(0).offset, late.get(0).offset]
@@ -165,7 +165,7 @@ def test_a_record_that_lingers(store: segstore.Store) -> None:
         began = time.monotonic()
         future = producer.send("t", b"v")
         future.get(PATIENCE)
-        assert type(future._holder) is Written
+        assert type(future._holder) is NativeRecord
         assert time.monotonic() - began >= 0.03
 
 

@@ -18,11 +18,11 @@ from segstore import Consumer, OffsetAndMetadata, Producer, TopicPartition, erro
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.delivery import Appender
-from segstore.client.producer.ending import Ending
+from segstore.client.producer.ending import ProducerEnding
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
-from segstore.coordinator.transaction.metadata import State
+from segstore.coordinator.transaction.metadata import TransactionState
 
 CONFIG = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -345,13 +345,13 @@ def test_a_commit_fails_when_another_thread_closes_the_producer(
     committing = threading.Thread(target=commit, daemon=True)
     committing.start()
     until(lambda: producer._accumulator._after)
-    give_up = Ending._give_up
+    give_up = ProducerEnding._give_up
 
-    def when_asleep(self: Ending, *args: Any) -> None:
+    def when_asleep(self: ProducerEnding, *args: Any) -> None:
         until(lambda: producer._accumulator.gate.asleep)
         give_up(self, *args)
 
-    monkeypatch.setattr(Ending, "_give_up", when_asleep)
+    monkeypatch.setattr(ProducerEnding, "_give_up", when_asleep)
     producer.close(timeout=0)
     committing.join(PATIENCE)
     assert not committing.is_alive()
@@ -453,4 +453,4 @@ def test_many_ids_at_once(store: segstore.Store) -> None:
     expected = sorted(b"id %d %d" % (n, i) for n in range(4) for i in range(20) if i % 3)
     assert sorted(seen(store, "b")) == sorted(seen(store) + seen(store, "a", 1)) == expected
     states = shared(store, TransactionCoordinator).transactions().values()
-    assert {known.state for known in states} == {State.COMPLETE_COMMIT}
+    assert {known.state for known in states} == {TransactionState.COMPLETE_COMMIT}

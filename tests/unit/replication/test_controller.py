@@ -25,7 +25,7 @@ from segstore.errors import (
     StaleBrokerEpochError,
     UnknownTopicOrPartitionError,
 )
-from segstore.replication.core.cluster import BrokerState, Heartbeat
+from segstore.replication.core.cluster import BrokerHeartbeat, BrokerState
 from segstore.replication.core.config import TopicSettings
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.effects import Effects, Persist, Send
@@ -86,7 +86,7 @@ def test_r21_a_replica_that_is_not_assigned_can_t_be_in_sync() -> None:
 
 INELIGIBLE: dict[str, Callable[[Controller], Any]] = {
     "fenced": lambda of: of.heartbeat(
-        Heartbeat(2, of.cluster.brokers[2].epoch, of.next_offset, want_fence=True), NOW),
+        BrokerHeartbeat(2, of.cluster.brokers[2].epoch, of.next_offset, want_fence=True), NOW),
     "shutting down": lambda of: of.cluster.brokers.update(
         {2: of.cluster.brokers[2]._replace(shutting_down=True)}),
     "not registered": lambda of: of.cluster.brokers.pop(2),
@@ -259,7 +259,7 @@ def test_r28_only_a_shutdown_asks_which_partitions_a_broker_leads(wants_shutdown
     """Heartbeats come all the time, and there may be thousands of partitions."""
     of = controller()
     of.partitions = Unseen(of.partitions)
-    heartbeat = Heartbeat(1, of.cluster.brokers[1].epoch, 100, want_shutdown=wants_shutdown)
+    heartbeat = BrokerHeartbeat(1, of.cluster.brokers[1].epoch, 100, want_shutdown=wants_shutdown)
     try:
         of.heartbeat(heartbeat, NOW)
     except AssertionError:
@@ -272,19 +272,21 @@ def test_r28_a_heartbeat_with_another_epoch_is_stale() -> None:
     of = controller()
     for broker, epoch in ((1, of.cluster.brokers[1].epoch - 1), (7, 0)):
         with pytest.raises(StaleBrokerEpochError, match=f"broker {broker} has broker epoch {epoch}"):
-            of.heartbeat(Heartbeat(broker, epoch, 100), NOW)
+            of.heartbeat(BrokerHeartbeat(broker, epoch, 100), NOW)
 
 
 def test_r28_a_broker_is_unfenced_once_it_has_read_its_registration() -> None:
     of = controller(live=0)
     epoch = of.cluster.brokers[2].epoch
-    assert sent(of.heartbeat(Heartbeat(2, epoch, epoch - 1), NOW)) == [
+    assert sent(of.heartbeat(BrokerHeartbeat(2, epoch, epoch - 1), NOW)) == [
         HeartbeatReply(False, BrokerState.FENCED)
     ]
-    assert sent(of.heartbeat(Heartbeat(2, epoch, epoch, want_fence=True), NOW)) == [
+    assert sent(of.heartbeat(BrokerHeartbeat(2, epoch, epoch, want_fence=True), NOW)) == [
         HeartbeatReply(True, BrokerState.FENCED)
     ]
-    assert sent(of.heartbeat(Heartbeat(2, epoch, epoch), NOW)) == [HeartbeatReply(True, BrokerState.UNFENCED)]
+    assert sent(of.heartbeat(BrokerHeartbeat(2, epoch, epoch), NOW)) == [
+        HeartbeatReply(True, BrokerState.UNFENCED)
+    ]
     assert of.cluster.active(2)
 
 
@@ -607,6 +609,6 @@ def test_a_copy_shares_nothing() -> None:
     made.settings[KEY] = TopicSettings(3)
     assert of.settings_of(KEY) == TopicSettings(2)
     made.on_time(NOW + SESSION)
-    made.heartbeat(Heartbeat(1, made.cluster.brokers[1].epoch, 50), NOW + 1)
+    made.heartbeat(BrokerHeartbeat(1, made.cluster.brokers[1].epoch, 50), NOW + 1)
     assert (of.partitions[KEY], of.cluster.brokers[0].fenced) == (state(), False)
     assert of.cluster.sessions[1].contact_ms == NOW

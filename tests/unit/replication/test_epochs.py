@@ -11,7 +11,7 @@ from segstore.files import Files
 from segstore.leader_epochs import UNDEFINED, EpochEnd, LeaderEpochCache
 from segstore.replication.core.config import ReplicaConfig
 from segstore.replication.core.log import ReplicaLog
-from segstore.replication.core.partition import Partition
+from segstore.replication.core.partition import PartitionReplica
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 
 KNOWN = ((2, 10), (4, 20), (7, 35))
@@ -55,7 +55,7 @@ def test_r3_there_is_one_implementation() -> None:
 def test_r3_the_cache_of_the_storage_serves_both() -> None:
     """The engine tells it of the same appends and cuts as the core does."""
     epochs = LeaderEpochs(Files(), "f", [(1, 0)])
-    part = Partition(0, ReplicaLog(epochs, 0, 9, 9), brokers(), ReplicaConfig())
+    part = PartitionReplica(0, ReplicaLog(epochs, 0, 9, 9), brokers(), ReplicaConfig())
     part.become(state(), NOW)
     epochs.assign(5, 9)
     assert epochs.entries == ((1, 0), (5, 9))

@@ -18,8 +18,8 @@ from segstore.replication.core.effects import (
 )
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.log import ReplicaLog
-from segstore.replication.core.messages import FetchAnswer, Fetched, FetchRequest
-from segstore.replication.core.partition import Partition
+from segstore.replication.core.messages import FetchAnswer, FetchedSpan, FetchRequest
+from segstore.replication.core.partition import PartitionReplica
 
 
 def test_r8_a_fetch_says_where_the_log_ends_and_under_which_epoch() -> None:
@@ -31,7 +31,7 @@ def test_r8_a_fetch_says_where_the_log_ends_and_under_which_epoch() -> None:
 
 def test_r7_a_follower_gives_itself_no_epoch() -> None:
     part, follower = following(log((1, 0), end=9))
-    follower.on_append(12, FetchAnswer(None, 0, 0, 12), Fetched(12, ((1, 9),)))
+    follower.on_append(12, FetchAnswer(None, 0, 0, 12), FetchedSpan(12, ((1, 9),)))
     assert part.log.epochs.entries == ((1, 0),)
 
 
@@ -67,11 +67,11 @@ def test_r10_a_diverging_answer_moves_neither_high_watermark_nor_start() -> None
     assert (part.log.start_offset, part.log.high_watermark) == (0, 3)
 
 
-def _appended(part: Partition) -> None:
+def _appended(part: PartitionReplica) -> None:
     part.log.appended(10, ((1, 9),))
 
 
-def _truncated(part: Partition) -> None:
+def _truncated(part: PartitionReplica) -> None:
     part.log.truncated(8, 8)
 
 
@@ -91,7 +91,7 @@ def test_r11_an_answer_to_what_is_no_longer_asked_changes_nothing(name: str) -> 
     STALE[name](part)
     now = part.role
     assert isinstance(now, Follower)
-    assert now.on_answer(request, FetchAnswer(None, 9, 0, 20), Fetched(12, ((1, 9),))) == ()
+    assert now.on_answer(request, FetchAnswer(None, 9, 0, 20), FetchedSpan(12, ((1, 9),))) == ()
     assert now.on_answer(request, FetchAnswer(EpochEnd(0, 0), 9, 0, 20), None) == ()
     assert now.on_out_of_range(request, 0, 3) == ()
 
@@ -108,7 +108,7 @@ def test_r11_batches_of_a_later_epoch_are_not_appended(name: str) -> None:
     epochs, effects = LATER[name]
     _, follower = following(log((1, 0), end=9))
     answer = FetchAnswer(None, 0, 0, 12)
-    assert follower.on_answer(follower.fetch(71), answer, Fetched(12, epochs)) == effects
+    assert follower.on_answer(follower.fetch(71), answer, FetchedSpan(12, epochs)) == effects
 
 
 RANGES = {
@@ -146,7 +146,7 @@ def test_r13_after_the_append_the_high_watermark_then_the_start(name: str) -> No
     (shown, start), effects, after = KEPT_UP[name]
     part, follower = following(log((1, 0), end=9, shown=6))
     answer = FetchAnswer(None, shown, start, 30)
-    assert follower.on_append(10, answer, Fetched(10, ((1, 9),))) == effects
+    assert follower.on_append(10, answer, FetchedSpan(10, ((1, 9),))) == effects
     assert (part.log.start_offset, part.log.high_watermark, part.log.end_offset) == (*after, 10)
 
 
@@ -232,7 +232,7 @@ WITHOUT_EPOCHS = {
 @pytest.mark.parametrize("name", WITHOUT_EPOCHS)
 def test_r36_a_log_without_epochs(name: str) -> None:
     of, effects = WITHOUT_EPOCHS[name]
-    part = Partition(1, of.copy(), brokers(), ReplicaConfig())
+    part = PartitionReplica(1, of.copy(), brokers(), ReplicaConfig())
     assert part.become(state(), NOW) == effects
 
 

@@ -21,11 +21,11 @@ from segstore.replication.core.effects import Send, SetHighWatermark, Truncate
 from segstore.replication.core.isr import Committed, PendingExpand, PendingShrink
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition, AlterPartitionReply
-from segstore.replication.core.partition import Partition
+from segstore.replication.core.partition import PartitionReplica
 from segstore.replication.core.registration import BrokerRegistration
 
 
-def lagging() -> tuple[Partition, Leader]:
+def lagging() -> tuple[PartitionReplica, Leader]:
     """1 has all nine records, 2 has six of them, and has fetched long ago."""
     part, leader = leading(log((1, 0), end=9))
     part.on_fetch(fetch(2, 6, last=1), NOW)
@@ -74,7 +74,7 @@ def test_r19_one_proposal_is_in_flight() -> None:
     assert sent(effects) == []
 
 
-def joining(**fields: object) -> tuple[Partition, Leader]:
+def joining(**fields: object) -> tuple[PartitionReplica, Leader]:
     """0 and 1 are in sync; nine records, of which seven are shown; epoch 5 starts at 9."""
     return leading(log((1, 0), end=9, shown=7), isr=(0, 1), **fields)  # type: ignore[arg-type]
 
@@ -204,7 +204,7 @@ STAYS = (
 AGAIN = (NotControllerError, RequestTimedOutError)
 
 
-def pending() -> tuple[Partition, Leader, AlterPartition]:
+def pending() -> tuple[PartitionReplica, Leader, AlterPartition]:
     part, leader = joining()
     return part, leader, proposal(part.on_fetch(fetch(2, 9, last=1), NOW)[1])
 

@@ -21,12 +21,12 @@ from segstore.replication.core.config import ReplicaConfig
 from segstore.replication.core.effects import AssignEpoch, Complete, SetHighWatermark
 from segstore.replication.core.isr import Committed
 from segstore.replication.core.leader import Leader
-from segstore.replication.core.partition import Partition
+from segstore.replication.core.partition import PartitionReplica
 from segstore.replication.core.registration import BrokerRegistration
 
 
 def test_r3_a_leader_assigns_its_epoch_at_its_end_before_the_first_append() -> None:
-    part = Partition(0, log((1, 0), end=9), brokers(), ReplicaConfig())
+    part = PartitionReplica(0, log((1, 0), end=9), brokers(), ReplicaConfig())
     assert part.become(state(), NOW)[0] == AssignEpoch(5, 9)
     assert part.log.epochs.entries == ((1, 0), (5, 9))
     assert part.leader.epoch_start_offset == 9

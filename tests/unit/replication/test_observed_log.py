@@ -9,24 +9,24 @@ import pytest
 import segstore
 from segstore.errors import ReplicaOfflineError
 from segstore.replication.core.registration import PartitionRegistration
-from segstore.replication.observed_log import ObservedLog, Position
+from segstore.replication.observed_log import ObservedLog, OffsetAndEpoch
 from segstore.replication.replicated_reader import in_sync
 
 # A log with offsets 0 to 9, whose leader epochs 0, 2 and 5 begin at 0, 3 and 7.
-AGREED: dict[str, tuple[Position, int]] = {
-    "all of it": (Position(10, 5), 10),
-    "within the latest epoch": (Position(8, 5), 8),
-    "at the start of an epoch": (Position(7, 2), 7),
-    "within an epoch": (Position(2, 0), 2),
-    "longer in the latest epoch": (Position(12, 5), 10),
-    "longer in an epoch": (Position(9, 2), 7),
-    "longer in the first epoch": (Position(4, 0), 3),
-    "an epoch that is not there": (Position(5, 1), 3),
-    "an epoch that is not there, of a shorter log": (Position(2, 1), 1),
-    "an epoch above the latest": (Position(8, 6), -1),
-    "no epoch": (Position(6), 6),
-    "no epoch, a longer log": (Position(14), 10),
-    "nothing": (Position(0), 0),
+AGREED: dict[str, tuple[OffsetAndEpoch, int]] = {
+    "all of it": (OffsetAndEpoch(10, 5), 10),
+    "within the latest epoch": (OffsetAndEpoch(8, 5), 8),
+    "at the start of an epoch": (OffsetAndEpoch(7, 2), 7),
+    "within an epoch": (OffsetAndEpoch(2, 0), 2),
+    "longer in the latest epoch": (OffsetAndEpoch(12, 5), 10),
+    "longer in an epoch": (OffsetAndEpoch(9, 2), 7),
+    "longer in the first epoch": (OffsetAndEpoch(4, 0), 3),
+    "an epoch that is not there": (OffsetAndEpoch(5, 1), 3),
+    "an epoch that is not there, of a shorter log": (OffsetAndEpoch(2, 1), 1),
+    "an epoch above the latest": (OffsetAndEpoch(8, 6), -1),
+    "no epoch": (OffsetAndEpoch(6), 6),
+    "no epoch, a longer log": (OffsetAndEpoch(14), 10),
+    "nothing": (OffsetAndEpoch(0), 0),
 }
 
 
@@ -55,12 +55,12 @@ def test_what_another_replica_has_shown_as_committed_is_read(
         store.partition("t").append_batch([b"value"] * 10, batch_bytes=10)
         with segstore.open(tmp_path, "r") as reader:
             log = ObservedLog(reader, "t", 0)
-            less = log._source.written()._replace(stable_offset=4)
-            monkeypatch.setattr(log._source, "written", lambda: less)
+            less = log.source.written()._replace(stable_offset=4)
+            monkeypatch.setattr(log.source, "written", lambda: less)
             found = log.read_below(0, 1 << 20, log.position(10), isolation_level="read_committed")
             assert found.next_offset == 10
             with pytest.raises(ReplicaOfflineError, match="does not have the records up to offset 12"):
-                log.read_below(11, 1 << 20, Position(12, 0))
+                log.read_below(11, 1 << 20, OffsetAndEpoch(12, 0))
 
 
 IN_SYNC: dict[str, tuple[PartitionRegistration, tuple[int, ...]]] = {

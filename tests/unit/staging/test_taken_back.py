@@ -16,7 +16,7 @@ from waiting import until
 import segstore
 from segstore.files import Files
 from segstore.storage.inbox.manifest import Manifest
-from segstore.storage.inbox.sealing import Sealed, remove_unsealed
+from segstore.storage.inbox.sealing import SealedManifest, remove_unsealed
 
 
 class At(HookedFiles):
@@ -45,7 +45,7 @@ def test_a_manifest_is_adopted_or_taken_back(store_dir: Path, name: str) -> None
     with segstore.open(store_dir) as store:
         before = contents(store)
     message = stage(store_dir, "a")
-    sealed = Sealed(Files(), str(store_dir), Manifest("", "one", message.files))
+    sealed = SealedManifest(Files(), str(store_dir), Manifest("", "one", message.files))
     sealed.begin()
     files = At(call, end, sealed.take_back)
     with segstore.open(store_dir, files=files) as store:

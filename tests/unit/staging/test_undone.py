@@ -8,7 +8,7 @@ import pytest
 from faults import CountingFiles
 
 import segstore
-from segstore.storage.inbox.intent import Place, undo
+from segstore.storage.inbox.intent import LogOffsetMetadata, undo
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
@@ -21,7 +21,7 @@ def test_a_log_that_is_short_enough_is_synced_too(store_dir: Path, kept: int) ->
             store.partition("t").append(b"%d" % n)
     (path,) = (store_dir / "t-0").glob("*.log")
     size = path.stat().st_size
-    undo(files, str(store_dir), {"t": topic}, [Place("t", topic.topic_id, 0, 0, size, kept)])
+    undo(files, str(store_dir), {"t": topic}, [LogOffsetMetadata("t", topic.topic_id, 0, 0, size, kept)])
     assert path.stat().st_size == size
     assert files.counts()["sync"] == 1
     assert files.count("truncate", "write_atomic") == 0

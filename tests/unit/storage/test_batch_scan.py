@@ -12,7 +12,7 @@ import pytest
 
 import segstore
 from segstore.files import Files
-from segstore.storage.segment.batch_scan import AT_A_TIME, Step, walk, walk_past_damage
+from segstore.storage.segment.batch_scan import AT_A_TIME, ScanStep, walk, walk_past_damage
 
 VALUES = [bytes([i % 251]) * 5_000 for i in range(2_000)]  # more than two chunks of a walk
 
@@ -25,7 +25,7 @@ def _log(folder: Path, batch_bytes: int) -> Path:
     return path
 
 
-def _walk(path: Path, sparse: bool) -> list[Step]:
+def _walk(path: Path, sparse: bool) -> list[ScanStep]:
     files = Files()
     with files.open(path) as handle:
         return list(walk_past_damage(files, handle, path.stat().st_size, check_crcs=False, sparse=sparse))

@@ -12,7 +12,7 @@ from stores import write_topic
 
 import segstore
 from segstore.errors import StorageError
-from segstore.storage.check.by_segment import Part, check_part, check_rest, parts
+from segstore.storage.check.by_segment import SegmentToCheck, check_part, check_rest, parts
 from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.log.transaction_markers import end_transaction
 
@@ -93,7 +93,7 @@ def test_a_store_that_is_written_meanwhile(store_dir: Path) -> None:
             for each in checked
         }
         assert check_rest(store_dir, wrong) == []
-        gone = Part(str(store_dir / "t-0"), 10**6, 5, True, 100, 5, 10**7, False, False, 0)
+        gone = SegmentToCheck(str(store_dir / "t-0"), 10**6, 5, True, 100, 5, 10**7, False, False, 0)
         assert check_part(gone) is None
 
 

@@ -23,7 +23,7 @@ from segstore.errors import (
 from segstore.storage.scans.bounds import ALL, Bounds
 from segstore.storage.scans.columns import TOPIC_SCHEMA
 from segstore.storage.scans.topic_scan import TopicScan
-from segstore.tables.source import Source
+from segstore.tables.source import TopicSource
 from segstore.tables.table import Table, table_of
 from segstore.tables.values import serializer
 
@@ -196,7 +196,7 @@ def test_many_batches(store: segstore.Store) -> None:
 def test_a_store_is_opened_for_it(store: segstore.Store) -> None:
     made = table(store, [GOOD], None)
     assert isinstance(made, Table)
-    opened = Table(Source(store.path, "t"), "json")
+    opened = Table(TopicSource(store.path, "t"), "json")
     written(store, [GOOD])
     assert rows(opened) == [{"a": 1, "b": "x"}] * 2
 

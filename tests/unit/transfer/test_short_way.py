@@ -27,7 +27,7 @@ from segstore._native import lib
 from segstore.bench.zero_copy.counted_files import CountedFiles
 from segstore.files import Files
 from segstore.records import scan
-from segstore.sending import Source
+from segstore.sending import SentFile
 
 STEPS, RANGES = 25, 60
 BATCH = 4096
@@ -40,7 +40,7 @@ class Switched(Files):
         super().__init__()
         self.short, self.taken = short, 0
 
-    def send_stretch(self, sink: int, source: Source, segment: Any, offset: int, max_bytes: int) -> int:
+    def send_stretch(self, sink: int, source: SentFile, segment: Any, offset: int, max_bytes: int) -> int:
         if not self.short:
             return int(lib.SEG_SLOW)
         result = super().send_stretch(sink, source, segment, offset, max_bytes)
@@ -381,7 +381,7 @@ def test_no_file_stays_open_for_it(switched: tuple[segstore.PartitionLog, Switch
     log.transfer(out, 0, 10)
     taken, known = files.taken, log.view.sendable
     assert taken
-    log._context.pool.forget(log.view.segments[0].path)
+    log.context.pool.forget(log.view.segments[0].path)
     gc.collect()
     assert known.handle() is None
     assert log.transfer(out, 0, 10)[1] == 1

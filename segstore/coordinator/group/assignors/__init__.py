@@ -8,10 +8,10 @@ from segstore.coordinator.group.assignors.base import (
     Assignment,
     Assignor,
     Members,
+    MemberSubscription,
     Partitions,
     RangeAssignor,
     RoundRobinAssignor,
-    Subscription,
 )
 from segstore.coordinator.group.assignors.kafka_python import METHODS, Foreign
 from segstore.coordinator.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
@@ -22,12 +22,12 @@ __all__ = [
     "Assignment",
     "Assignor",
     "CooperativeStickyAssignor",
+    "MemberSubscription",
     "Members",
     "Partitions",
     "RangeAssignor",
     "RoundRobinAssignor",
     "StickyAssignor",
-    "Subscription",
     "by_name",
 ]
 

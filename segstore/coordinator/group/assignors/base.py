@@ -1,5 +1,5 @@
-"""`Assignor` and `Subscription`, the protocol of all assignors, and the two stateless ones: range and round
-robin.
+"""`Assignor` and `MemberSubscription`, the protocol of all assignors, and the two stateless ones: range and
+round robin.
 
 Threads: any; nothing here has state.
 """
@@ -14,7 +14,7 @@ from segstore.coordinator.structs import TopicPartition
 
 
 @dataclass(frozen=True)
-class Subscription:
+class MemberSubscription:
     """A member's `topics`; the partitions that it `owned`, from `generation` (-1: not known); the
     `user_data` of its assignor; the `group_instance_id` of a static member; the `rack` where it runs.
     """
@@ -28,7 +28,7 @@ class Subscription:
 
 
 Assignment = dict[str, list[TopicPartition]]
-Members = Mapping[str, Subscription]
+Members = Mapping[str, MemberSubscription]
 Partitions = Mapping[str, Sequence[int]]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from segstore.coordinator.group.assignors.base import Assignment, Members, Partitions, Subscription
+from segstore.coordinator.group.assignors.base import Assignment, Members, MemberSubscription, Partitions
 from segstore.coordinator.structs import TopicPartition, by_topic
 
 METHODS = ("assign", "metadata", "on_assignment")
@@ -25,7 +25,7 @@ class OfTopic(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Given:
+class KafkaPythonAssignment:
     """kafka-python's ConsumerProtocolAssignment, as far as assignors use it."""
 
     assigned_partitions: list[OfTopic]
@@ -41,7 +41,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Metadata:
+class KafkaPythonSubscription:
     """kafka-python's ConsumerProtocolSubscription."""
 
     topics: list[str]
@@ -52,15 +52,15 @@ class Metadata:
     rack_id: str | None = None
 
 
-class Member(NamedTuple):
+class KafkaPythonMember(NamedTuple):
     """kafka-python's JoinGroupResponseMember."""
 
     member_id: str
     group_instance_id: str | None
-    metadata: Metadata
+    metadata: KafkaPythonSubscription
 
 
-class Cluster:
+class KafkaPythonCluster:
     """kafka-python's ClusterMetadata: topics and partitions."""
 
     def __init__(self, partitions: Mapping[str, Sequence[int]]) -> None:
@@ -86,21 +86,26 @@ class Foreign:
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
         subscribed = {topic for told in members.values() for topic in told.topics}
-        cluster = Cluster({topic: held for topic, held in partitions.items() if topic in subscribed})
-        asked = [Member(member, told.group_instance_id, _metadata(told)) for member, told in members.items()]
+        cluster = KafkaPythonCluster(
+            {topic: held for topic, held in partitions.items() if topic in subscribed}
+        )
+        asked = [
+            KafkaPythonMember(member, told.group_instance_id, _metadata(told))
+            for member, told in members.items()
+        ]
         found = self._assignor.assign(cluster, asked)
         return {member: sorted(_partitions(found[member])) if member in found else [] for member in members}
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
         if generation >= 0:
-            self._assignor.on_assignment(Given(_by_topic(owned)), generation)
+            self._assignor.on_assignment(KafkaPythonAssignment(_by_topic(owned)), generation)
         data = self._assignor.metadata(set(topics)).user_data
         encoded: bytes = data.encode() if hasattr(data, "encode") else bytes(data or b"")
         return encoded
 
 
-def _metadata(told: Subscription) -> Metadata:
-    return Metadata(list(told.topics), told.user_data, _by_topic(told.owned), told.generation)
+def _metadata(told: MemberSubscription) -> KafkaPythonSubscription:
+    return KafkaPythonSubscription(list(told.topics), told.user_data, _by_topic(told.owned), told.generation)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[OfTopic]:

@@ -1,5 +1,5 @@
-"""`Group`: one consumer group's answers to its members, by Kafka's classic protocol (Kafka: ClassicGroup,
-GroupMetadataManager).
+"""`ClassicGroup`: one consumer group's answers to its members, by Kafka's classic protocol (Kafka:
+ClassicGroup, GroupMetadataManager).
 
 On disk: what must survive is given to the function `write`. Threads: under the group's lock. `now` is ms of
 the monotonic clock in every method.
@@ -14,7 +14,14 @@ from dataclasses import replace
 from functools import partial
 
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE, decode_subscription
-from segstore.coordinator.group.classic.member import GroupInfo, Joined, Joining, Member, State, Ticket
+from segstore.coordinator.group.classic.member import (
+    ClassicGroupMember,
+    ClassicGroupState,
+    GroupInfo,
+    JoinGroupResult,
+    Joining,
+    Ticket,
+)
 from segstore.coordinator.group.classic.rebalance import Rebalance, Roster
 from segstore.coordinator.structs import Leaver
 from segstore.errors import (
@@ -29,13 +36,13 @@ from segstore.errors import (
     copy_of,
 )
 
-Write = Callable[["Group", Mapping[str, bytes]], None]
+Write = Callable[["ClassicGroup", Mapping[str, bytes]], None]
 """Writes the group with these assignments, by member id, to the log; raises where that fails."""
 
-_WAITING = (State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE)
+_WAITING = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_REBALANCE)
 
 
-class Group(Roster):
+class ClassicGroup(Roster):
     """A group of consumers. The first rebalance of an empty group waits `delay_ms` for more members."""
 
     def __init__(self, group_id: str, write: Write, *, delay_ms: float = 0, max_size: int = 1 << 31) -> None:
@@ -46,7 +53,7 @@ class Group(Roster):
 
     # --- joining -----------------------------------------------------------------------------
 
-    def join(self, joining: Joining, now: float) -> Ticket[Joined]:
+    def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
         """Raises UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
         GroupMaxSizeReachedError; MemberIdRequiredError where the member needs an id first.
         """
@@ -79,8 +86,8 @@ class Group(Roster):
     def _new_id(self, joining: Joining) -> str:
         return joining.new_id or f"{joining.group_instance_id or joining.client_id}-{uuid.uuid4()}"
 
-    def _enter(self, joining: Joining, now: float) -> Ticket[Joined]:
-        member = Member(self._new_id(joining), joining, now)
+    def _enter(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
+        member = ClassicGroupMember(self._new_id(joining), joining, now)
         if not self.members:
             self.protocol_type = joining.protocol_type
             delay = joining.initial_delay_ms
@@ -90,39 +97,39 @@ class Group(Roster):
         self._rebalance.newcomer = True
         return self._rebalance.wait_for_all(member, now)
 
-    def _rejoin(self, member: Member, joining: Joining, now: float) -> Ticket[Joined]:
+    def _rejoin(self, member: ClassicGroupMember, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
         same = member.same(joining.protocols)
-        completing = self.state is State.COMPLETING_REBALANCE and same
-        stable = self.state is State.STABLE and same and member.member_id != self.leader
+        completing = self.state is ClassicGroupState.COMPLETING_REBALANCE and same
+        stable = self.state is ClassicGroupState.STABLE and same and member.member_id != self.leader
         member.update(joining, now)
         if completing or stable:
-            ticket: Ticket[Joined] = Ticket(member.member_id)
+            ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
             ticket.complete(self.place(member, told=completing))
             return ticket
         return self._rebalance.wait_for_all(member, now)
 
-    def _replace(self, joining: Joining, now: float) -> Ticket[Joined]:
+    def _replace(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
         """Let a static member that came back have its place under a new id; the member with the old id is
         fenced.
         """
         assert joining.group_instance_id is not None
         old = self.members.pop(self.instances[joining.group_instance_id])
         old.fail(self.fenced(joining.group_instance_id, old.member_id))
-        member = Member(self._new_id(joining), joining, now)
+        member = ClassicGroupMember(self._new_id(joining), joining, now)
         member.assignment = old.assignment
         self.take_up(member)
         if self.leader == old.member_id:
             self.leader = member.member_id
         self.changes += 1
         unchanged = (
-            self.state is State.STABLE
+            self.state is ClassicGroupState.STABLE
             and self.protocol == self.vote()
             and old.wants(self.protocol) == member.wants(self.protocol)
         )
         if not unchanged:
             return self._rebalance.wait_for_all(member, now)
         self._write({each.member_id: each.assignment for each in self.members.values()})
-        ticket: Ticket[Joined] = Ticket(member.member_id)
+        ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
         place = self.place(member, told=True, skip_assignment=True)
         if place.skip_assignment and not joining.skips_assignment:
             # A client that does not know KIP-814 must not take itself for the leader, and assign anew.
@@ -149,7 +156,7 @@ class Group(Roster):
         """
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             raise self.in_progress()
         if protocol not in (None, self.protocol) or protocol_type not in (None, self.protocol_type):
             raise InconsistentGroupProtocolError(
@@ -159,7 +166,7 @@ class Group(Roster):
         member.beat(now)
         member.synced = True
         ticket: Ticket[bytes] = Ticket(member_id)
-        if self.state is State.STABLE:
+        if self.state is ClassicGroupState.STABLE:
             ticket.complete(member.assignment)
             return ticket
         if member.syncing is not None:
@@ -178,7 +185,7 @@ class Group(Roster):
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
         member.beat(now)
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             raise self.in_progress()
 
     def leave(self, member_id: str, instance: str | None, now: float) -> None:
@@ -187,7 +194,7 @@ class Group(Roster):
 
     def leave_all(self, leaving: Iterable[Leaver], now: float) -> list[SegstoreError | None]:
         """Remove several members, by one rebalance; return for each why it could not be removed."""
-        gone: list[Member] = []
+        gone: list[ClassicGroupMember] = []
         told: list[SegstoreError | None] = []
         for member_id, instance in leaving:
             try:
@@ -198,7 +205,7 @@ class Group(Roster):
         self._rebalance.remove(list(dict.fromkeys(gone)), now)
         return told
 
-    def _leaving(self, member_id: str, instance: str | None) -> list[Member]:
+    def _leaving(self, member_id: str, instance: str | None) -> list[ClassicGroupMember]:
         """Return the member to be removed; none for one that has not come back with its id yet. An
         administrator names a static member by its instance id alone (KIP-345).
         """

@@ -1,7 +1,7 @@
-"""`Member`: a member of a group as its group knows it (Kafka: ClassicGroupMember), and the requests and
-answers between them.
+"""`ClassicGroupMember`: a member of a group as its group knows it (Kafka: ClassicGroupMember), and the
+requests and answers between them.
 
-Threads: a `Member` under its group's lock; requests and answers from any thread.
+Threads: a `ClassicGroupMember` under its group's lock; requests and answers from any thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def monotonic_ms() -> float:
     return time.monotonic() * 1000
 
 
-class State(Enum):
+class ClassicGroupState(Enum):
     """The state of a group (Kafka: ClassicGroupState); the value is Kafka's name."""
 
     EMPTY = "Empty"
@@ -73,7 +73,7 @@ class Joining:
     `initial_delay_ms`: how long the first rebalance waits for more members where this one is the first of an
     empty group; None: as the store's settings say. `needs_member_id`: a dynamic member is given an id first,
     and has to come back with it (KIP-394). `skips_assignment`: as a static leader that comes back it knows
-    what `Joined.skip_assignment` is (KIP-814).
+    what `JoinGroupResult.skip_assignment` is (KIP-814).
     """
 
     protocols: Protocols
@@ -101,7 +101,7 @@ class JoinedMember:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinGroupResult:
     """A member's place in a generation. Only the leader gets `members`, and brings the assignment, unless
     `skip_assignment` (KIP-814: a static leader came back, and the assignment stays).
     """
@@ -132,7 +132,7 @@ class MemberInfo:
 class GroupInfo:
     """A group as administrators see it. `protocol_type` and `protocol` are empty where there is none."""
 
-    state: State
+    state: ClassicGroupState
     protocol_type: str
     protocol: str
     members: tuple[MemberInfo, ...]
@@ -189,7 +189,7 @@ class Ticket(Generic[R]):
 # --- member ------------------------------------------------------------
 
 
-class Member:
+class ClassicGroupMember:
     """The member waits on the tickets `joining` and `syncing`. `deadline` (ms, monotonic) ends its session;
     `synced`: it has asked for its assignment in this generation.
     """
@@ -198,7 +198,7 @@ class Member:
         self.member_id, self.group_instance_id = member_id, joining.group_instance_id
         self.assignment = b""
         self.synced = False
-        self.joining: Ticket[Joined] | None = None
+        self.joining: Ticket[JoinGroupResult] | None = None
         self.syncing: Ticket[bytes] | None = None
         self._pulse: weakref.ref[Pulse] | None = None
         self.update(joining, now)

@@ -12,12 +12,12 @@ import math
 from collections.abc import Callable, Mapping
 
 from segstore.coordinator.group.classic.member import (
-    Joined,
+    ClassicGroupMember,
+    ClassicGroupState,
     JoinedMember,
+    JoinGroupResult,
     Joining,
-    Member,
     MemberInfo,
-    State,
     Ticket,
 )
 from segstore.errors import (
@@ -43,11 +43,11 @@ class Roster:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.state, self.generation, self.changes = State.EMPTY, 0, 0
+        self.state, self.generation, self.changes = ClassicGroupState.EMPTY, 0, 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicGroupMember] = {}
         self.instances: dict[str, str] = {}
         self.pending: dict[str, float] = {}
         self.empty_since_ms = -1
@@ -82,7 +82,7 @@ class Roster:
         votes = [member.vote(candidates) for member in members]
         return max(dict.fromkeys(votes), key=votes.count)
 
-    def check_member(self, member_id: str, instance: str | None) -> Member:
+    def check_member(self, member_id: str, instance: str | None) -> ClassicGroupMember:
         """Return the member. Raises UnknownMemberIdError, FencedInstanceIdError."""
         if instance is not None and instance in self.instances and self.instances[instance] != member_id:
             raise self.fenced(instance, member_id)
@@ -116,16 +116,16 @@ class Roster:
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
         member.beat(now)
-        if self.state is State.COMPLETING_REBALANCE and not transactional:
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE and not transactional:
             raise self.in_progress()
 
-    def take_up(self, member: Member) -> None:
+    def take_up(self, member: ClassicGroupMember) -> None:
         """Add a member."""
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.instances[member.group_instance_id] = member.member_id
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: ClassicGroupMember) -> None:
         """Remove a member; its tickets fail."""
         del self.members[member.member_id]
         if self.instances.get(member.group_instance_id or "") == member.member_id:
@@ -135,12 +135,12 @@ class Roster:
         member.fail(UnknownMemberIdError(f"member {member.member_id} is no more in group {self.group_id!r}"))
         self.changes += 1
 
-    def become(self, state: State) -> None:
+    def become(self, state: ClassicGroupState) -> None:
         """Change the state, which counts as a change that members should see."""
         self.state = state
         self.changes += 1
 
-    def place(self, member: Member, told: bool, skip_assignment: bool = False) -> Joined:
+    def place(self, member: ClassicGroupMember, told: bool, skip_assignment: bool = False) -> JoinGroupResult:
         """Return the member's place in this generation; with `told` the leader gets the list of all
         members.
         """
@@ -151,7 +151,7 @@ class Roster:
             JoinedMember(each.member_id, each.group_instance_id, each.subscription(self.protocol))
             for each in self.members.values()
         )
-        return Joined(
+        return JoinGroupResult(
             member.member_id,
             self.generation,
             self.protocol,
@@ -199,14 +199,14 @@ class Rebalance:
     def prepare(self, now: float) -> None:
         """Have all members join anew, within the longest of their rebalance timeouts."""
         group = self._group
-        if group.state is State.COMPLETING_REBALANCE:
+        if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             self._fail_syncs()
         timeout = group.rebalance_timeout_ms()
-        first = group.state is State.EMPTY and self.delay_ms > 0
+        first = group.state is ClassicGroupState.EMPTY and self.delay_ms > 0
         self._delay_left = max(timeout - self.delay_ms, 0) if first else 0.0
         self._delayed, self.newcomer = first, False
         self.deadline = now + (min(self.delay_ms, timeout) if first else timeout)
-        group.become(State.PREPARING_REBALANCE)
+        group.become(ClassicGroupState.PREPARING_REBALANCE)
 
     def _fail_syncs(self) -> None:
         for member in self._group.members.values():
@@ -214,27 +214,27 @@ class Rebalance:
             if ticket is not None:
                 ticket.fail(self._group.in_progress())
 
-    def wait_for_all(self, member: Member, now: float) -> Ticket[Joined]:
+    def wait_for_all(self, member: ClassicGroupMember, now: float) -> Ticket[JoinGroupResult]:
         """Return a ticket for the member's place, which is known once all members have joined."""
         if member.joining is not None:
             member.joining.fail(RebalanceInProgressError(f"member {member.member_id} has joined once more"))
-        ticket: Ticket[Joined] = Ticket(member.member_id)
+        ticket: Ticket[JoinGroupResult] = Ticket(member.member_id)
         member.joining = ticket
-        if self._group.state is not State.PREPARING_REBALANCE:
+        if self._group.state is not ClassicGroupState.PREPARING_REBALANCE:
             self.prepare(now)
         self._try_complete(now)
         return ticket
 
-    def remove(self, members: list[Member], now: float) -> None:
+    def remove(self, members: list[ClassicGroupMember], now: float) -> None:
         """Remove these members, and rebalance without them."""
         for member in members:
             self._group.drop(member)
-        if members and self._group.state is not State.PREPARING_REBALANCE:
+        if members and self._group.state is not ClassicGroupState.PREPARING_REBALANCE:
             self.prepare(now)
         self._try_complete(now)
 
     def _try_complete(self, now: float) -> None:
-        waits = self._group.state is State.PREPARING_REBALANCE and not self._delayed
+        waits = self._group.state is ClassicGroupState.PREPARING_REBALANCE and not self._delayed
         waits = waits and not self._group.pending
         if waits and all(member.joining is not None for member in self._group.members.values()):
             self._complete_join(now)
@@ -261,12 +261,12 @@ class Rebalance:
         self.deadline = math.inf
         if not group.members:
             group.protocol = group.leader = None
-            group.become(State.EMPTY)
+            group.become(ClassicGroupState.EMPTY)
             self._write({})
             return
         group.protocol = group.vote()
         self.deadline = now + group.rebalance_timeout_ms()
-        group.become(State.COMPLETING_REBALANCE)
+        group.become(ClassicGroupState.COMPLETING_REBALANCE)
         for member in group.members.values():
             ticket, member.joining = member.joining, None
             member.synced = False
@@ -279,7 +279,7 @@ class Rebalance:
     def assign(self, assignments: Mapping[str, bytes], now: float) -> None:
         """Take the leader's assignments, one for each member. Raises what `write` raises."""
         self._write(assignments)
-        self._group.become(State.STABLE)
+        self._group.become(ClassicGroupState.STABLE)
         members = self._group.members.values()
         for member in members:
             member.assignment = assignments[member.member_id]
@@ -297,7 +297,7 @@ class Rebalance:
         """End the wait for members that are late."""
         if self.deadline > now:
             return
-        if self._group.state is State.PREPARING_REBALANCE:
+        if self._group.state is ClassicGroupState.PREPARING_REBALANCE:
             self._join_is_due(now)
         else:
             self._sync_is_due(now)

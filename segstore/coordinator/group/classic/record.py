@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from segstore.coordinator.group.classic.group import Group
-from segstore.coordinator.group.classic.member import Joining, Member, State
+from segstore.coordinator.group.classic.group import ClassicGroup
+from segstore.coordinator.group.classic.member import ClassicGroupMember, ClassicGroupState, Joining
 from segstore.coordinator.offsets.group_offsets import GroupRecord, MemberRecord
 from segstore.coordinator.structs import CLIENT_HOST
 
 
-def keep(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> GroupRecord:
+def keep(group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> GroupRecord:
     """Return the record of the group with these assignments, at `now_ms` since the epoch."""
     if not assignments:
         group.empty_since_ms = now_ms
@@ -41,7 +41,7 @@ def keep(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> GroupRe
     )
 
 
-def restore(group: Group, record: GroupRecord, now: float, now_ms: int) -> None:
+def restore(group: ClassicGroup, record: GroupRecord, now: float, now_ms: int) -> None:
     """Restore the group that the last process wrote. Its members have a session timeout from now on to be
     heard of, but for dynamic ones that were consumers in that process.
     """
@@ -50,7 +50,7 @@ def restore(group: Group, record: GroupRecord, now: float, now_ms: int) -> None:
     kept = [each for each in record.members if each.group_instance_id or each.client_host != CLIENT_HOST]
     if not kept or not record.protocol:
         return
-    group.protocol, group.state = record.protocol, State.STABLE
+    group.protocol, group.state = record.protocol, ClassicGroupState.STABLE
     for member in kept:
         group.take_up(_member(member, record, now))
     there = group.members
@@ -59,7 +59,7 @@ def restore(group: Group, record: GroupRecord, now: float, now_ms: int) -> None:
         group.rebalance(now)
 
 
-def _member(kept: MemberRecord, record: GroupRecord, now: float) -> Member:
+def _member(kept: MemberRecord, record: GroupRecord, now: float) -> ClassicGroupMember:
     joining = Joining(
         protocols=((record.protocol or "", kept.subscription),),
         group_instance_id=kept.group_instance_id,
@@ -69,6 +69,6 @@ def _member(kept: MemberRecord, record: GroupRecord, now: float) -> Member:
         rebalance_timeout_ms=kept.rebalance_timeout_ms,
         protocol_type=record.protocol_type or "",
     )
-    member = Member(kept.member_id, joining, now)
+    member = ClassicGroupMember(kept.member_id, joining, now)
     member.assignment, member.synced = kept.assignment, True
     return member

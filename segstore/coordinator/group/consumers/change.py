@@ -1,5 +1,5 @@
-"""`Draft`: what a request would change in a consumer group, as records that are yet to be written (Kafka:
-GroupMetadataManager.consumerGroupHeartbeat, consumerGroupFenceMembers).
+"""`GroupDraft`: what a request would change in a consumer group, as records that are yet to be written
+(Kafka: GroupMetadataManager.consumerGroupHeartbeat, consumerGroupFenceMembers).
 
 Threads: under the group's lock. A draft belongs to one request; the group stays as it is.
 """
@@ -14,21 +14,21 @@ from typing import NamedTuple
 from segstore.coordinator.group.consumers.assignors import MemberSpec, ServerAssignor
 from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.member import ConsumerMember
-from segstore.coordinator.group.consumers.topics import MayDescribe, Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics, MayDescribe
 from segstore.coordinator.offsets.consumer_schema import (
     Assignment,
     Change,
+    ConsumerMemberValue,
     GroupEpoch,
-    Kind,
+    GroupRecordType,
     RecordKey,
     Resolved,
-    Subscription,
-    Target,
+    TargetAssignment,
     TargetEpoch,
     Value,
 )
 
-_Topics = Callable[[Subscription], frozenset[str]]
+_Topics = Callable[[ConsumerMemberValue], frozenset[str]]
 
 
 class Assignors(NamedTuple):
@@ -41,10 +41,12 @@ class Assignors(NamedTuple):
         return next(iter(self.known))
 
 
-class Draft:
+class GroupDraft:
     """`changes` are the records; `now_ms` is ms since the epoch."""
 
-    def __init__(self, group: ConsumerGroup, topics: Topics, assignors: Assignors, now_ms: int) -> None:
+    def __init__(
+        self, group: ConsumerGroup, topics: AssignableTopics, assignors: Assignors, now_ms: int
+    ) -> None:
         self._group, self._topics, self._assignors, self._now_ms = group, topics, assignors, now_ms
         self.changes: list[Change] = []
         self._regexes = group.regexes
@@ -55,15 +57,15 @@ class Draft:
         """Let a static member that has come back have its place under a new id; return it."""
         after = before.replaced_by(member_id)
         self._remove(before.member_id)
-        self._add(Kind.MEMBER, member_id, after.subscription)
-        self._add(Kind.TARGET, member_id, Target(self._group.target(before.member_id)))
-        self._add(Kind.CURRENT, member_id, after.current)
+        self._add(GroupRecordType.MEMBER, member_id, after.subscription)
+        self._add(GroupRecordType.TARGET, member_id, TargetAssignment(self._group.target(before.member_id)))
+        self._add(GroupRecordType.CURRENT, member_id, after.current)
         return after
 
     def update(
         self,
         member: ConsumerMember,
-        told: Subscription,
+        told: ConsumerMemberValue,
         owned: Assignment | None,
         has_new_topics: bool,
         may_describe: MayDescribe | None = None,
@@ -76,7 +78,7 @@ class Draft:
         updated = replace(member, subscription=told)
         must_assign = self._group.epoch == 0
         if updated != member:
-            self._add(Kind.MEMBER, updated.member_id, told)
+            self._add(GroupRecordType.MEMBER, updated.member_id, told)
             must_assign |= told.topic_names != member.subscription.topic_names
         must_assign |= self._resolve(member, updated, has_new_topics, may_describe)
         epoch = self._group.epoch
@@ -88,12 +90,12 @@ class Draft:
         target_epoch = max(epoch, self._group.target_epoch)
         after = updated.reconciled(target_epoch, target, owned, self._group.is_owned)
         if after != updated:
-            self._add(Kind.CURRENT, after.member_id, after.current)
+            self._add(GroupRecordType.CURRENT, after.member_id, after.current)
         return after
 
     def leave_for_a_while(self, member: ConsumerMember) -> None:
         """Note that a static member has left, and will come back."""
-        self._add(Kind.CURRENT, member.member_id, member.left_for_a_while().current)
+        self._add(GroupRecordType.CURRENT, member.member_id, member.left_for_a_while().current)
 
     def _with(self, updated: ConsumerMember) -> dict[str, ConsumerMember]:
         """Return the members with this one, and without the one that it replaces."""
@@ -119,7 +121,7 @@ class Draft:
         self._raise(left, True)
 
     def _remove(self, member_id: str) -> None:
-        for kind in (Kind.CURRENT, Kind.TARGET, Kind.MEMBER):
+        for kind in (GroupRecordType.CURRENT, GroupRecordType.TARGET, GroupRecordType.MEMBER):
             self.changes.append((RecordKey(kind, member_id), None))
 
     # --- topics ----------------------------------------------------------------------------------
@@ -153,12 +155,12 @@ class Draft:
     def _put_regex(self, regex: str, topics: frozenset[str]) -> None:
         resolved = Resolved(topics, self._group.epoch, self._now_ms)
         self._regexes = {**self._regexes, regex: resolved}
-        self._add(Kind.REGEX, regex, resolved)
+        self._add(GroupRecordType.REGEX, regex, resolved)
 
     def _forget_regexes(self, members: Iterable[ConsumerMember]) -> None:
         used = {member.subscription.topic_regex for member in members}
         for regex in self._regexes.keys() - used:
-            self.changes.append((RecordKey(Kind.REGEX, regex), None))
+            self.changes.append((RecordKey(GroupRecordType.REGEX, regex), None))
         self._regexes = {each: held for each, held in self._regexes.items() if each in used}
 
     def _names(self) -> _Topics:
@@ -184,9 +186,9 @@ class Draft:
         if not must_assign and digest == self._group.metadata_hash:
             return self._group.epoch
         if self._group.has_partition_metadata:
-            self.changes.append((RecordKey(Kind.PARTITION_METADATA), None))
+            self.changes.append((RecordKey(GroupRecordType.PARTITION_METADATA), None))
         epoch = self._group.epoch + 1
-        self._add(Kind.EPOCH, "", GroupEpoch(epoch, digest))
+        self._add(GroupRecordType.EPOCH, "", GroupEpoch(epoch, digest))
         return epoch
 
     def _assign(self, members: Mapping[str, ConsumerMember], epoch: int) -> Mapping[str, Assignment]:
@@ -203,9 +205,9 @@ class Draft:
         targets = assignor.assign(specs, self._topics.counts)
         for member_id, target in targets.items():
             if target != self._group.targets.get(member_id):
-                self._add(Kind.TARGET, member_id, Target(target))
-        self._add(Kind.TARGET_EPOCH, "", TargetEpoch(epoch))
+                self._add(GroupRecordType.TARGET, member_id, TargetAssignment(target))
+        self._add(GroupRecordType.TARGET_EPOCH, "", TargetEpoch(epoch))
         return targets
 
-    def _add(self, kind: Kind, name: str, value: Value) -> None:
+    def _add(self, kind: GroupRecordType, name: str, value: Value) -> None:
         self.changes.append((RecordKey(kind, name), value))

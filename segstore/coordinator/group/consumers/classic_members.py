@@ -17,13 +17,13 @@ from segstore.coordinator.consumer_protocol import (
     encode_assignment,
     version_of,
 )
-from segstore.coordinator.group.assignors.base import Subscription as Told
-from segstore.coordinator.group.classic.member import Joined, Joining, Member, Ticket
-from segstore.coordinator.group.consumers.change import Draft
+from segstore.coordinator.group.assignors.base import MemberSubscription as Told
+from segstore.coordinator.group.classic.member import ClassicGroupMember, JoinGroupResult, Joining, Ticket
+from segstore.coordinator.group.consumers.change import GroupDraft
 from segstore.coordinator.group.consumers.keeper import Keeper
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.sessions import Wait
-from segstore.coordinator.offsets.consumer_schema import ClassicMember, MemberState, Subscription
+from segstore.coordinator.offsets.consumer_schema import ClassicMember, ConsumerMemberValue, MemberState
 from segstore.errors import (
     IllegalGenerationError,
     InconsistentGroupProtocolError,
@@ -39,7 +39,7 @@ class ClassicMembers(Keeper):
 
     # --- joining -----------------------------------------------------------------------------------
 
-    def join(self, joining: Joining, now: float) -> Ticket[Joined]:
+    def join(self, joining: Joining, now: float) -> Ticket[JoinGroupResult]:
         """Answer a member's place, which is its epoch. It gives up what it does not say that it has. Raises
         InconsistentGroupProtocolError, UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError,
         MemberIdRequiredError, and what `write` raises.
@@ -55,8 +55,8 @@ class ClassicMembers(Keeper):
         if not self.group.regexes:  # else a member of KIP-848 is to look for their topics
             self._seen = topics
         self._await_sync(after, joining, now)
-        ticket: Ticket[Joined] = Ticket(after.member_id)
-        ticket.complete(Joined(after.member_id, after.epoch, joining.protocols[0][0], ""))
+        ticket: Ticket[JoinGroupResult] = Ticket(after.member_id)
+        ticket.complete(JoinGroupResult(after.member_id, after.epoch, joining.protocols[0][0], ""))
         return ticket
 
     def replaced(self, joining: Joining) -> ConsumerMember | None:
@@ -97,7 +97,7 @@ class ClassicMembers(Keeper):
         except InvalidArgumentError as error:
             raise InconsistentGroupProtocolError(f"group {group_id!r}: {error}") from None
 
-    def _entering(self, joining: Joining, draft: Draft) -> ConsumerMember:
+    def _entering(self, joining: Joining, draft: GroupDraft) -> ConsumerMember:
         """Return the member that joins, as it was; a new one where it is new."""
         new_id, instance = joining.new_id or str(uuid.uuid4()), joining.group_instance_id
         if instance is None:
@@ -114,7 +114,7 @@ class ClassicMembers(Keeper):
         member_id = member.member_id
         self.pulses.pop(member_id, None)
         if joining.pulse is not None:
-            self.pulses[member_id] = Member(member_id, joining, now)
+            self.pulses[member_id] = ClassicGroupMember(member_id, joining, now)
         self._extend(member, now)
         self._sessions.end(member_id, Wait.JOIN, Wait.REVOKE)
         self._sessions.await_until(member_id, Wait.SYNC, now + joining.rebalance_timeout_ms)
@@ -195,9 +195,9 @@ class ClassicMembers(Keeper):
         return member, classic
 
 
-def subscription(joining: Joining, told: Told) -> Subscription:
+def subscription(joining: Joining, told: Told) -> ConsumerMemberValue:
     """Return what a member of the classic protocol says of itself, as a consumer group keeps it."""
-    return Subscription(
+    return ConsumerMemberValue(
         instance_id=joining.group_instance_id,
         rack_id=told.rack,
         client_id=joining.client_id,

@@ -16,13 +16,13 @@ from segstore.coordinator.offsets.consumer_schema import (
     NOTHING,
     Assignment,
     Change,
+    ConsumerMemberValue,
     Current,
     GroupEpoch,
-    Kind,
+    GroupRecordType,
     RecordKey,
     Resolved,
-    Subscription,
-    Target,
+    TargetAssignment,
     TargetEpoch,
     Value,
 )
@@ -88,27 +88,27 @@ class ConsumerGroup:
             self.epoch, self.metadata_hash = value
         elif isinstance(value, TargetEpoch):
             self.target_epoch = value.epoch
-        elif isinstance(value, Subscription):
+        elif isinstance(value, ConsumerMemberValue):
             self._put(replace(self.members.get(name) or ConsumerMember(name), subscription=value))
         elif isinstance(value, Current):
             self._put(replace(self.members.get(name) or ConsumerMember(name), current=value))
-        elif isinstance(value, Target):
+        elif isinstance(value, TargetAssignment):
             self.targets[name] = value.partitions
         elif isinstance(value, Resolved):
             self.regexes[name] = value
-        elif key.kind is Kind.PARTITION_METADATA:
+        elif key.kind is GroupRecordType.PARTITION_METADATA:
             self.has_partition_metadata = value is not None
         else:
             self._delete(key)
 
     def _delete(self, key: RecordKey) -> None:
-        if key.kind is Kind.MEMBER:
+        if key.kind is GroupRecordType.MEMBER:
             self._drop(key.name)
-        elif key.kind is Kind.CURRENT and key.name in self.members:
+        elif key.kind is GroupRecordType.CURRENT and key.name in self.members:
             self._put(replace(self.members[key.name], current=Current()))
-        elif key.kind is Kind.TARGET:
+        elif key.kind is GroupRecordType.TARGET:
             self.targets.pop(key.name, None)
-        elif key.kind is Kind.REGEX:
+        elif key.kind is GroupRecordType.REGEX:
             self.regexes.pop(key.name, None)
 
     def _put(self, member: ConsumerMember) -> None:
@@ -194,7 +194,7 @@ class ConsumerGroup:
             for number in numbers
         )
 
-    def topics_of(self, subscription: Subscription) -> frozenset[str]:
+    def topics_of(self, subscription: ConsumerMemberValue) -> frozenset[str]:
         """Return the topics of a subscription, by name and by regular expression."""
         resolved = self.regexes.get(subscription.topic_regex or "")
         return subscription.topic_names if resolved is None else subscription.topic_names | resolved.topics

@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from segstore.coordinator.group.classic.member import Member
+from segstore.coordinator.group.classic.member import ClassicGroupMember
 from segstore.coordinator.group.consumers.assignors import SERVER_ASSIGNORS
-from segstore.coordinator.group.consumers.change import Assignors, Draft
+from segstore.coordinator.group.consumers.change import Assignors, GroupDraft
 from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGroupInfo
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.pulses import ConsumerPulses
 from segstore.coordinator.group.consumers.sessions import Sessions, Wait
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics
 from segstore.coordinator.group_settings import Timing
 from segstore.coordinator.offsets.consumer_schema import Assignment, Change, MemberState
 from segstore.coordinator.structs import CLIENT_HOST, TopicPartition
@@ -41,7 +41,7 @@ RETRY_MS = 500.0
 """How long a removal waits that could not be written."""
 
 
-class ConsumerSettings(NamedTuple):
+class ConsumerGroupSettings(NamedTuple):
     """The store's settings `group.consumer.*`; `may_downgrade` and `max_classic_size` say which groups become
     classic ones again.
     """
@@ -63,7 +63,7 @@ class Outside(NamedTuple):
 
     write: Write
     downgrade: Downgrade
-    topics: Callable[[], Topics]
+    topics: Callable[[], AssignableTopics]
     wall: Callable[[], int]
     timing: Callable[[], Timing]
 
@@ -75,14 +75,14 @@ class Keeper:
     """
 
     def __init__(
-        self, group: ConsumerGroup, outside: Outside, settings: ConsumerSettings, now: float
+        self, group: ConsumerGroup, outside: Outside, settings: ConsumerGroupSettings, now: float
     ) -> None:
         self.group, self._outside, self._settings = group, outside, settings
         self._assignors = settings.known
-        self._seen: Topics | None = None
+        self._seen: AssignableTopics | None = None
         self._sessions = Sessions()
         self.changes = 0
-        self.pulses: dict[str, Member] = {}
+        self.pulses: dict[str, ClassicGroupMember] = {}
         self.consumer_pulses = ConsumerPulses()
         for member in group.members.values():
             self._begin(member, now)
@@ -266,10 +266,10 @@ class Keeper:
         """Return the group as administrators see it."""
         return self.group.info(self._assignors.default)
 
-    def _draft(self, topics: Topics | None = None) -> Draft:
-        return Draft(self.group, topics or self._outside.topics(), self._assignors, self._outside.wall())
+    def _draft(self, topics: AssignableTopics | None = None) -> GroupDraft:
+        return GroupDraft(self.group, topics or self._outside.topics(), self._assignors, self._outside.wall())
 
-    def _commit(self, draft: Draft) -> None:
+    def _commit(self, draft: GroupDraft) -> None:
         if draft.changes:
             self._outside.write(draft.changes)
             self.group.replay(draft.changes)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from segstore.coordinator.offsets.consumer_schema import (
     NOTHING,
     Assignment,
+    ConsumerMemberValue,
     Current,
     MemberState,
-    Subscription,
 )
 from segstore.errors import FencedMemberEpochError
 
@@ -22,7 +22,7 @@ JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 """The epochs by which a member joins, leaves for good, and leaves as a static member that comes back (Kafka:
 ConsumerGroupHeartbeatRequest).
 """
-UNTOLD, UNASSIGNED = Subscription(), Current()
+UNTOLD, UNASSIGNED = ConsumerMemberValue(), Current()
 """What a member is before it has said anything, and before it was given anything."""
 IsOwned = Callable[[bytes, int], bool]
 """Returns whether a member has a partition, or still has to give it up."""
@@ -33,7 +33,7 @@ class ConsumerMember:
     """A member: what it says of itself, and what it has now."""
 
     member_id: str
-    subscription: Subscription = UNTOLD
+    subscription: ConsumerMemberValue = UNTOLD
     current: Current = UNASSIGNED
 
     @property

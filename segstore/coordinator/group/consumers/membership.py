@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from segstore.coordinator.group.classic.member import Pulse
-from segstore.coordinator.group.consumers.change import Draft
+from segstore.coordinator.group.consumers.change import GroupDraft
 from segstore.coordinator.group.consumers.classic_members import ClassicMembers
 from segstore.coordinator.group.consumers.member import (
     JOIN_EPOCH,
@@ -21,7 +21,7 @@ from segstore.coordinator.group.consumers.member import (
 )
 from segstore.coordinator.group.consumers.sessions import Wait
 from segstore.coordinator.group.consumers.topics import MayDescribe
-from segstore.coordinator.offsets.consumer_schema import Assignment, MemberState, Subscription
+from segstore.coordinator.offsets.consumer_schema import Assignment, ConsumerMemberValue, MemberState
 from segstore.coordinator.structs import Leaver
 from segstore.errors import (
     FencedInstanceIdError,
@@ -67,10 +67,10 @@ class ConsumerHeartbeat:
         is_subscribed = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and is_subscribed and self.owned is not None
 
-    def told(self, before: Subscription) -> Subscription:
+    def told(self, before: ConsumerMemberValue) -> ConsumerMemberValue:
         """Return what is known of the member now."""
         names = self.topic_names
-        return Subscription(
+        return ConsumerMemberValue(
             _new(self.instance_id, before.instance_id),
             _new(self.rack_id, before.rack_id),
             self.client_id,
@@ -146,7 +146,7 @@ class ConsumerMembership(ClassicMembers):
                 f"{', '.join(self._assignors.known)}"
             )
 
-    def _asking(self, asked: ConsumerHeartbeat, draft: Draft) -> ConsumerMember:
+    def _asking(self, asked: ConsumerHeartbeat, draft: GroupDraft) -> ConsumerMember:
         """Return the member that asks, as it was; a new one where it joins."""
         member_id = asked.member_id or str(uuid.uuid4())
         if asked.instance_id is not None:
@@ -158,7 +158,7 @@ class ConsumerMembership(ClassicMembers):
         return member
 
     def _static(
-        self, asked: ConsumerHeartbeat, instance_id: str, member_id: str, draft: Draft
+        self, asked: ConsumerHeartbeat, instance_id: str, member_id: str, draft: GroupDraft
     ) -> ConsumerMember:
         before = self.group.static_member(instance_id)
         if asked.epoch != JOIN_EPOCH:

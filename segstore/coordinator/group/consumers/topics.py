@@ -1,4 +1,4 @@
-"""`Topics`: what a store's topics are to consumer groups at one time (Kafka: MetadataImage).
+"""`AssignableTopics`: what a store's topics are to consumer groups at one time (Kafka: MetadataImage).
 
 On disk: nothing. Threads: any; immutable.
 """
@@ -20,7 +20,7 @@ MayDescribe = Callable[[str], bool]
 """Whether a client may know of a topic by its name."""
 
 
-class Topics:
+class AssignableTopics:
     """`ids` has the ids of topics by name, `counts` their numbers of partitions by id. A topic of a broker's
     directory without an id can't be assigned, and is not among them. `infos` is what this was made of.
     """

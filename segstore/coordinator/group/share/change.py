@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics
 from segstore.coordinator.group.share.group import ShareGroup
 from segstore.coordinator.group.share.initialising import assignable
 from segstore.coordinator.group.share.member import ShareMember
 from segstore.coordinator.group.share.simple import ShareMemberSpec, assign
-from segstore.coordinator.offsets.consumer_schema import Assignment, GroupEpoch, Target
+from segstore.coordinator.offsets.consumer_schema import Assignment, GroupEpoch, TargetAssignment
 from segstore.coordinator.offsets.share_schema import (
     ShareChange,
     ShareKind,
     ShareRecordKey,
+    ShareStateTopics,
     ShareTargetEpoch,
-    ShareTopics,
     ShareValue,
 )
 
@@ -29,14 +29,14 @@ class ShareDraft:
     `now_ms` is ms since the epoch of clocks. `has_assigned`: the targets were worked out.
     """
 
-    def __init__(self, group: ShareGroup, topics: Topics, now_ms: int, epoch: int = 0) -> None:
+    def __init__(self, group: ShareGroup, topics: AssignableTopics, now_ms: int, epoch: int = 0) -> None:
         self._group, self._topics, self._now_ms = group, topics, now_ms
         self._next_epoch = max(group.next_epoch, epoch)
         self.changes: list[ShareChange] = []
         self.has_assigned = False
 
     def update(
-        self, updated: ShareMember, partitions: ShareTopics, may_assign: bool, is_new: bool
+        self, updated: ShareMember, partitions: ShareStateTopics, may_assign: bool, is_new: bool
     ) -> ShareMember:
         """Take a member's account of itself, and the `partitions` that have a state now; assign the group
         anew if that changes the assignment, and if it `may_assign`; return the member with its target.
@@ -75,7 +75,7 @@ class ShareDraft:
         """Return whether no assignment of the group is due, which would give out every partition."""
         return self._group.target_epoch >= self._group.epoch
 
-    def _lacks(self, members: Mapping[str, ShareMember], partitions: ShareTopics) -> bool:
+    def _lacks(self, members: Mapping[str, ShareMember], partitions: ShareStateTopics) -> bool:
         """Return whether a partition with a state, to whose topic a member subscribes, is in no target."""
         names = {name for member in members.values() for name in member.subscription.topic_names}
         held: dict[bytes, set[int]] = {}
@@ -103,7 +103,7 @@ class ShareDraft:
         """Raise the group's epoch, without another change."""
         self._raise(self._group.members, True)
 
-    def note(self, partitions: ShareTopics) -> None:
+    def note(self, partitions: ShareStateTopics) -> None:
         """Note which partitions have a state, get one, or lose it."""
         self._add(ShareKind.PARTITIONS, partitions)
 
@@ -119,7 +119,7 @@ class ShareDraft:
         return self._next_epoch
 
     def _assign(
-        self, members: Mapping[str, ShareMember], partitions: ShareTopics, epoch: int
+        self, members: Mapping[str, ShareMember], partitions: ShareStateTopics, epoch: int
     ) -> Mapping[str, Assignment]:
         """Work out the targets of all members, and keep those that changed."""
         specs = {
@@ -131,7 +131,7 @@ class ShareDraft:
         targets = assign(specs, assignable(partitions, self._topics.counts))
         for name, target in targets.items():
             if target != self._group.targets.get(name):
-                self._add(ShareKind.TARGET, Target(target), name)
+                self._add(ShareKind.TARGET, TargetAssignment(target), name)
         self._add(ShareKind.TARGET_EPOCH, ShareTargetEpoch(epoch, self._now_ms))
         self.has_assigned = True
         return targets

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from segstore.coordinator.group.share.member import ShareMember
-from segstore.coordinator.offsets.consumer_schema import NOTHING, Assignment, GroupEpoch, Target
+from segstore.coordinator.offsets.consumer_schema import NOTHING, Assignment, GroupEpoch, TargetAssignment
 from segstore.coordinator.offsets.share_schema import (
     ShareChange,
     ShareCurrent,
     ShareKind,
     ShareRecordKey,
+    ShareStateTopics,
     ShareSubscription,
     ShareTargetEpoch,
-    ShareTopics,
     ShareValue,
 )
 from segstore.errors import UnknownMemberIdError
@@ -31,7 +31,7 @@ FIRST_EPOCH = 2
 """The first epoch of a group that is written, as by Kafka."""
 
 
-class ShareState(Enum):
+class ShareGroupState(Enum):
     """The state of a group (Kafka: ShareGroup.ShareGroupState); the value is Kafka's name."""
 
     EMPTY = "Empty"
@@ -42,7 +42,7 @@ class ShareState(Enum):
 class ShareGroupInfo:
     """A group as administrators see it; `targets` by member id."""
 
-    state: ShareState
+    state: ShareGroupState
     epoch: int
     target_epoch: int
     members: tuple[ShareMember, ...]
@@ -60,7 +60,7 @@ class ShareGroup:
         self.epoch = self.metadata_hash = self.target_epoch = 0
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
-        self.partitions = ShareTopics()
+        self.partitions = ShareStateTopics()
         # Subscriptions come first: the other records of a member that has none are left over.
         self.replay(sorted(records.items(), key=lambda each: each[0].kind))
 
@@ -82,9 +82,9 @@ class ShareGroup:
         elif isinstance(value, ShareCurrent):
             if name in self.members:
                 self.members[name] = replace(self.members[name], current=value)
-        elif isinstance(value, Target):
+        elif isinstance(value, TargetAssignment):
             self.targets[name] = value.partitions
-        elif isinstance(value, ShareTopics):
+        elif isinstance(value, ShareStateTopics):
             self.partitions = value
         else:
             self._delete(key)
@@ -95,13 +95,13 @@ class ShareGroup:
         elif key.kind is ShareKind.TARGET:
             self.targets.pop(key.member_id, None)
         elif key.kind is ShareKind.PARTITIONS:
-            self.partitions = ShareTopics()
+            self.partitions = ShareStateTopics()
 
     # --- what is asked ---------------------------------------------------------------------------
 
     @property
-    def state(self) -> ShareState:
-        return ShareState.STABLE if self.members else ShareState.EMPTY
+    def state(self) -> ShareGroupState:
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     @property
     def next_epoch(self) -> int:

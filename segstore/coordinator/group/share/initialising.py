@@ -14,7 +14,7 @@ from segstore import names
 from segstore.coordinator.offsets.consumer_schema import Assignment
 from segstore.coordinator.offsets.share_schema import (
     NO_TOPICS,
-    ShareTopics,
+    ShareStateTopics,
     TopicPartitionsInfo,
     TopicsInfo,
 )
@@ -43,7 +43,7 @@ class DurableStates(Protocol):
         """Return the share partitions of a group that have a state."""
 
 
-def missing(held: ShareTopics, wanted: Assignment, topics: Mapping[bytes, str]) -> TopicsInfo:
+def missing(held: ShareStateTopics, wanted: Assignment, topics: Mapping[bytes, str]) -> TopicsInfo:
     """Return the partitions of `wanted` that have no state, or whose state was begun and not finished."""
     found: dict[bytes, TopicPartitionsInfo] = {}
     for topic_id, numbers in wanted.items():
@@ -53,7 +53,7 @@ def missing(held: ShareTopics, wanted: Assignment, topics: Mapping[bytes, str]) 
     return found
 
 
-def starts(group: str, held: ShareTopics, new: TopicsInfo) -> dict[ShareKey, int]:
+def starts(group: str, held: ShareStateTopics, new: TopicsInfo) -> dict[ShareKey, int]:
     """Return the start offset of each new share partition: what is produced to a partition that is added to a
     topic of the group, before the group sees it, must not be skipped.
     """
@@ -64,27 +64,27 @@ def starts(group: str, held: ShareTopics, new: TopicsInfo) -> dict[ShareKey, int
     }
 
 
-def begun(held: ShareTopics, new: TopicsInfo) -> ShareTopics:
+def begun(held: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
     """Return the record before states are made."""
     return held._replace(initializing=_union(held.initializing, new))
 
 
-def done(held: ShareTopics, new: TopicsInfo) -> ShareTopics:
+def done(held: ShareStateTopics, new: TopicsInfo) -> ShareStateTopics:
     """Return the record after states were made."""
     return held._replace(
         initializing=_without(held.initializing, new), initialized=_union(held.initialized, new)
     )
 
 
-def deleting(held: ShareTopics, topic_ids: Iterable[bytes]) -> ShareTopics:
+def deleting(held: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
     """Return the record before the states of topics are deleted."""
     gone = {topic_id: _name(held, topic_id) for topic_id in topic_ids}
-    return ShareTopics(
+    return ShareStateTopics(
         _except(held.initializing, gone), _except(held.initialized, gone), {**held.deleting, **gone}
     )
 
 
-def deleted(held: ShareTopics, topic_ids: Iterable[bytes]) -> ShareTopics:
+def deleted(held: ShareStateTopics, topic_ids: Iterable[bytes]) -> ShareStateTopics:
     """Return the record after the states of topics were deleted."""
     gone = set(topic_ids)
     return held._replace(
@@ -101,12 +101,12 @@ def keys_of(group: str, topics: TopicsInfo) -> list[ShareKey]:
     ]
 
 
-def all_of(held: ShareTopics) -> TopicsInfo:
+def all_of(held: ShareStateTopics) -> TopicsInfo:
     """Return the partitions that have a state, or may have one."""
     return _union(held.initialized, held.initializing)
 
 
-def assignable(held: ShareTopics, counts: Mapping[bytes, int]) -> Assignment:
+def assignable(held: ShareStateTopics, counts: Mapping[bytes, int]) -> Assignment:
     """Return the partitions that members may have: those with a state, of topics that are there."""
     found = {
         topic_id: frozenset(number for number in topic.partitions if number < counts[topic_id])
@@ -116,7 +116,7 @@ def assignable(held: ShareTopics, counts: Mapping[bytes, int]) -> Assignment:
     return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
 
 
-def _name(held: ShareTopics, topic_id: bytes) -> str:
+def _name(held: ShareStateTopics, topic_id: bytes) -> str:
     known = held.initialized.get(topic_id) or held.initializing.get(topic_id)
     return held.deleting.get(topic_id, "") if known is None else known.name
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from segstore.coordinator.group.consumers.pulses import ConsumerPulses
 from segstore.coordinator.group.consumers.sessions import Sessions, Wait
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics
 from segstore.coordinator.group.share.change import ShareDraft
 from segstore.coordinator.group.share.group import ShareGroup, ShareGroupInfo
 from segstore.coordinator.group.share.initialising import DurableStates
-from segstore.coordinator.offsets.share_schema import ShareChange, ShareTopics
+from segstore.coordinator.offsets.share_schema import ShareChange, ShareStateTopics
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share_settings import ShareTiming
 from segstore.errors import OffsetNotAvailableError, SegstoreError
@@ -39,7 +39,7 @@ class ShareOutside(NamedTuple):
     """
 
     write: WriteShare
-    topics: Callable[[], Topics]
+    topics: Callable[[], AssignableTopics]
     wall: Callable[[], int]
     timing: Callable[[], ShareTiming]
     states: Callable[[], DurableStates]
@@ -56,7 +56,7 @@ class ShareKeeper:
         self.group, self._outside = group, outside
         self.changes = 0
         self._sessions, self.pulses = Sessions(), ConsumerPulses()
-        self._seen: Topics | None = None
+        self._seen: AssignableTopics | None = None
         self._may_assign_at = -math.inf
         for member_id in group.members:
             self._extend(member_id, now)
@@ -143,7 +143,7 @@ class ShareKeeper:
             draft.raise_epoch()
             self._commit(draft)
 
-    def _draft(self, topics: Topics, epoch: int = 0) -> ShareDraft:
+    def _draft(self, topics: AssignableTopics, epoch: int = 0) -> ShareDraft:
         return ShareDraft(self.group, topics, self._outside.wall(), epoch)
 
     def _commit(self, draft: ShareDraft, now: float | None = None) -> None:
@@ -157,7 +157,7 @@ class ShareKeeper:
         self._outside.write(changes)
         self.group.replay(changes)
 
-    def note(self, partitions: ShareTopics, draft: ShareDraft | None = None) -> None:
+    def note(self, partitions: ShareStateTopics, draft: ShareDraft | None = None) -> None:
         """Write which partitions have a state, get one, or lose it, behind the records of `draft`."""
         found = self._draft(self._outside.topics()) if draft is None else draft
         found.note(partitions)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics
 from segstore.coordinator.group.share.initialising import done, missing, starts
 from segstore.coordinator.group.share.member import (
     JOIN_EPOCH,
@@ -17,7 +17,7 @@ from segstore.coordinator.group.share.member import (
     ShareMember,
 )
 from segstore.coordinator.group.share.states import ShareStates
-from segstore.coordinator.offsets.share_schema import ShareTopics
+from segstore.coordinator.offsets.share_schema import ShareStateTopics
 from segstore.errors import GroupMaxSizeReachedError
 
 
@@ -73,7 +73,7 @@ class ShareMembership(ShareStates):
         self._seen = topics
         return after
 
-    def _initialised(self, updated: ShareMember, topics: Topics) -> tuple[ShareTopics, int]:
+    def _initialised(self, updated: ShareMember, topics: AssignableTopics) -> tuple[ShareStateTopics, int]:
         """Begin the states of partitions that the group lacks; return all that it has then, and the least
         epoch that it must have.
         """

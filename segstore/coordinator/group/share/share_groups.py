@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics
 from segstore.coordinator.group.share.group import ShareGroup
 from segstore.coordinator.group.share.initialising import DurableStates
 from segstore.coordinator.group.share.keeper import Fence, ShareOutside
@@ -30,7 +30,7 @@ class ShareGroups:
     from memory: their owner puts its own function here.
     """
 
-    def __init__(self, store: Store, offsets: GroupOffsets, topics: Callable[[], Topics]) -> None:
+    def __init__(self, store: Store, offsets: GroupOffsets, topics: Callable[[], AssignableTopics]) -> None:
         self._store, self._offsets, self._topics = store, offsets, topics
         self._settings = group_settings(store)
         self.states: Callable[[], DurableStates] = partial(_state_log, store)
@@ -45,11 +45,11 @@ class ShareGroups:
         outside = ShareOutside(
             write,
             self._topics,
-            self._store._context.clock,
+            self._store.context.clock,
             partial(self._settings.share_timing, group_id),
             self._states,
             self._fence,
-            self._store._writer().config.group_share_max_size,
+            self._store.writer().config.group_share_max_size,
         )
         return ShareMembership(ShareGroup(group_id, self._offsets.share(group_id)), outside, now)
 

@@ -31,7 +31,7 @@ def assign(members: Mapping[str, ShareMemberSpec], there: Assignment) -> dict[st
     had = {name: set(_pairs(members[name].had)) for name in names}
     given: dict[str, set[_Partition]] = {name: set() for name in names}
     for subscribers, partitions in _pools(names, members, there):
-        pool = _Pool(subscribers, partitions, had, given)
+        pool = _AssignmentPool(subscribers, partitions, had, given)
         pool.keep()
         pool.fill()
         for name, held in pool.held.items():
@@ -57,7 +57,7 @@ def _pools(
     return [(subscribers, partitions) for subscribers, partitions in pools if subscribers and partitions]
 
 
-class _Pool:
+class _AssignmentPool:
     """The members and partitions of one pool; `held` has the partitions of each member, `room` how many
     members more a partition goes to. The numbers of the members add up to those of the partitions.
     """

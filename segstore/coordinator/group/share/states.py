@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from segstore import names
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import AssignableTopics
 from segstore.coordinator.group.share.initialising import all_of, begun, deleted, deleting, done, keys_of
 from segstore.coordinator.group.share.keeper import ShareKeeper
 from segstore.coordinator.offsets.share_schema import (
@@ -105,7 +105,7 @@ class ShareStates(ShareKeeper):
             for name in topics
         }
 
-    def forget_deleted(self, topics: Topics) -> None:
+    def forget_deleted(self, topics: AssignableTopics) -> None:
         """Delete the states of topics that are gone, and those whose deletion was begun. Raises what `write`
         and the state log raise.
         """
@@ -153,7 +153,7 @@ class ShareStates(ShareKeeper):
 _OF_MEMBERS = (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER)
 
 
-def _refused(topics: Topics, tp: TopicPartition, offset: int) -> SegstoreError | None:
+def _refused(topics: AssignableTopics, tp: TopicPartition, offset: int) -> SegstoreError | None:
     """Return why a start offset can't be altered, if so."""
     if tp.topic not in topics.ids or not 0 <= tp.partition < topics.counts[topics.ids[tp.topic]]:
         return UnknownTopicOrPartitionError(f"{tp.topic}-{tp.partition} is not there")
@@ -162,7 +162,7 @@ def _refused(topics: Topics, tp: TopicPartition, offset: int) -> SegstoreError |
     return None
 
 
-def _is_gone(topics: Topics, topic_id: bytes, name: str) -> bool:
+def _is_gone(topics: AssignableTopics, topic_id: bytes, name: str) -> bool:
     """Return whether a topic was deleted; not if the id of the topic that has the name can't be read now."""
     info = topics.infos.get(name)
     return topic_id not in topics.names and (info is None or bool(info.topic_id))

@@ -13,18 +13,18 @@ from consumers import fill, tp
 
 import segstore
 from segstore.client.consumer.records import NO_DESERIALIZERS, Deserializers
-from segstore.client.share.deliveries import Columns, Damage, Deliveries, Made, Undelivered
+from segstore.client.share.deliveries import DeliveredColumns, Deliveries, Made, PendingError, Undelivered
 
 AT = ("id", 0)
 
 
 def columns(
     store: segstore.Store, first: int, last: int, counts: Any = 1, until: float = math.inf
-) -> Columns:
+) -> DeliveredColumns:
     if "t" not in store.topics():
         fill(store)
     records = store.partition("t").read(0)[first : last + 1]
-    return Columns(tp(), AT, records, counts, until)
+    return DeliveredColumns(tp(), AT, records, counts, until)
 
 
 def taken(deliveries: Deliveries, most: float = math.inf) -> list[tuple[int, int | None]]:
@@ -66,7 +66,7 @@ def test_records_whose_locks_ran_out_are_dropped(store: segstore.Store) -> None:
 
 def test_an_error_comes_alone_in_its_turn(store: segstore.Store) -> None:
     deliveries = Deliveries(NO_DESERIALIZERS)
-    deliveries.add([columns(store, 0, 1), Damage(ZeroDivisionError()), columns(store, 2, 2)])
+    deliveries.add([columns(store, 0, 1), PendingError(ZeroDivisionError()), columns(store, 2, 2)])
     assert [offset for offset, _ in taken(deliveries)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         taken(deliveries)
@@ -129,7 +129,7 @@ def test_all_that_waits_has_offsets(store: segstore.Store) -> None:
     deliveries = Deliveries(NO_DESERIALIZERS)
     given, _ = Deliveries(NO_DESERIALIZERS).look(1)
     assert given == []
-    deliveries.add([columns(store, 0, 1), Damage(ZeroDivisionError()), columns(store, 5, 6)])
+    deliveries.add([columns(store, 0, 1), PendingError(ZeroDivisionError()), columns(store, 5, 6)])
     assert [part.offsets() for part in deliveries.parts()] == [[0, 1], [5, 6]]
     deliveries.clear()
     assert not deliveries

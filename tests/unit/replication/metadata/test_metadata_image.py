@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 
 from segstore.errors import CorruptRecordError, SegstoreError
-from segstore.replication.core.cluster import Heartbeat
+from segstore.replication.core.cluster import BrokerHeartbeat
 from segstore.replication.core.config import ControllerConfig
 from segstore.replication.core.controller import BrokerRecord, Controller
-from segstore.replication.core.controller import PartitionRecord as Decided
+from segstore.replication.core.controller import PartitionDecision as Decided
 from segstore.replication.core.effects import Effects, Persist, Send
 from segstore.replication.core.election import Election
 from segstore.replication.core.messages import AlterPartition
@@ -178,7 +178,7 @@ def step(core: Controller, rng: random.Random, now: int) -> Effects:
         incarnation = rng.choice((TOPIC_ID, OTHER_ID))
         return core.register(broker, incarnation, rng.choice((-1, epoch)), now)
     if action <= 2:
-        return core.heartbeat(Heartbeat(broker, epoch, 1 << 40, False, rng.random() < 0.2), now)
+        return core.heartbeat(BrokerHeartbeat(broker, epoch, 1 << 40, False, rng.random() < 0.2), now)
     if action == 3:
         return core.on_time(now)
     if action == 4:

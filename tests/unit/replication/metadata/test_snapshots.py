@@ -21,7 +21,12 @@ from segstore.replication.metadata.records import (
     MetadataRecord,
     TopicRecord,
 )
-from segstore.replication.metadata.snapshots import Snapshot, Snapshots, make_snapshot, records_of
+from segstore.replication.metadata.snapshots import (
+    MetadataSnapshot,
+    MetadataSnapshots,
+    make_snapshot,
+    records_of,
+)
 from segstore.storage.segment.metadata_snapshot import (
     SnapshotId,
     last_contained_timestamp,
@@ -47,7 +52,7 @@ GOLDEN = bytes.fromhex(
 """What RecordsSnapshotWriter of Kafka 4.1.0 writes of `RECORDS`."""
 
 
-def data_of(snapshot: Snapshot) -> bytes:
+def data_of(snapshot: MetadataSnapshot) -> bytes:
     return b"".join(snapshot.chunks)
 
 
@@ -66,7 +71,7 @@ def test_what_kafka_wrote_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 5000])
 def test_any_number_of_records_comes_back(tmp_path: Path, count: int) -> None:
     records = [TopicRecord(f"t{number}" * 20, "OqyzI-goTjC51rYcKxyWJw") for number in range(count)]
-    held = Snapshots(Files(), str(tmp_path))
+    held = MetadataSnapshots(Files(), str(tmp_path))
     held.write(make_snapshot(ID, records, LAST, NOW))
     assert list(records_of(Files(), held.path(ID))) == records
     assert held.is_sound(ID)
@@ -103,7 +108,7 @@ def test_a_damaged_snapshot_is_refused(tmp_path: Path, name: str) -> None:
     path.write_bytes(change(GOLDEN))
     with pytest.raises(CorruptRecordError, match=reason):
         list(records_of(Files(), str(path)))
-    held = Snapshots(Files(), str(tmp_path))
+    held = MetadataSnapshots(Files(), str(tmp_path))
     assert not held.is_sound(ID)
     assert isinstance(held.damaged[ID], CorruptRecordError)
     assert held.newest(0, 1000) is None
@@ -130,11 +135,11 @@ def test_no_flipped_byte_that_a_crc_covers_goes_unseen(tmp_path: Path, rng: rand
 def test_the_newest_sound_one_that_fits_is_taken(
     tmp_path: Path, start: int, end: int, expected: int | None
 ) -> None:
-    held = Snapshots(Files(), str(tmp_path))
+    held = MetadataSnapshots(Files(), str(tmp_path))
     for offset in (100, 200, 300):
         held.write(make_snapshot(SnapshotId(offset, 1), RECORDS, LAST, NOW))
     (tmp_path / SnapshotId(250, 1).name).write_bytes(GOLDEN[:-1])
-    found = Snapshots(Files(), str(tmp_path)).newest(start, end)
+    found = MetadataSnapshots(Files(), str(tmp_path)).newest(start, end)
     assert (found and found.end_offset) == expected
 
 
@@ -143,7 +148,7 @@ def test_what_a_crash_left_goes_and_other_files_stay(tmp_path: Path) -> None:
     others = ["00000000000000000007.log", "quorum-state", "checkpoint", "1.checkpoint"]
     for name in [*left, *others]:
         (tmp_path / name).touch()
-    held = Snapshots(Files(), str(tmp_path))
+    held = MetadataSnapshots(Files(), str(tmp_path))
     for offset in (100, 200, 300):
         held.write(make_snapshot(SnapshotId(offset, 1), RECORDS, LAST, NOW))
     held.forget_before(200)
@@ -159,7 +164,7 @@ def test_whichever_call_fails_nothing_but_a_whole_snapshot_has_the_name(tmp_path
         files = FailingFiles(MUTATING, OSError(28, "injected"), nth)
         directory = tmp_path / str(nth)
         directory.mkdir()
-        held = Snapshots(files, str(directory))
+        held = MetadataSnapshots(files, str(directory))
         try:
             held.write(make_snapshot(ID, RECORDS, LAST, NOW))
         except OSError:
@@ -168,7 +173,7 @@ def test_whichever_call_fails_nothing_but_a_whole_snapshot_has_the_name(tmp_path
             assert held.ids == [ID]
         for found in list_snapshots(Files(), str(directory))[0]:
             assert (directory / found.name).read_bytes() == GOLDEN
-        again = Snapshots(Files(), str(directory))
+        again = MetadataSnapshots(Files(), str(directory))
         again.write(make_snapshot(ID, RECORDS, LAST, NOW))
         again.forget_before(0)
         assert [path.name for path in directory.iterdir()] == [ID.name]

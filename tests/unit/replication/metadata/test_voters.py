@@ -22,7 +22,7 @@ from segstore.errors import (
 from segstore.files import Files
 from segstore.replication.metadata.properties import MetaProperties, write_properties
 from segstore.replication.metadata.quorum_state import QuorumState
-from segstore.replication.metadata.voters import Found, check_paths, decide, look, plan
+from segstore.replication.metadata.voters import FoundDirectory, check_paths, decide, look, plan
 
 CLUSTER, OTHER = "Q" + "A" * 21, "g" + "A" * 21
 
@@ -31,15 +31,15 @@ def own(number: int, cluster: str = CLUSTER) -> MetaProperties:
     return MetaProperties(cluster, number, f"{number}D" + "A" * 20)
 
 
-def member(number: int, **more: Any) -> Found:
-    return Found(f"/d{number}", **{"properties": own(number), "has_metadata": True, **more})
+def member(number: int, **more: Any) -> FoundDirectory:
+    return FoundDirectory(f"/d{number}", **{"properties": own(number), "has_metadata": True, **more})
 
 
 MEMBERS = [member(0), member(1), member(2)]
-EMPTY = [Found(f"/d{number}") for number in range(3)]
+EMPTY = [FoundDirectory(f"/d{number}") for number in range(3)]
 
 
-def replaced(found: list[Found], number: int, **more: Any) -> list[Found]:
+def replaced(found: list[FoundDirectory], number: int, **more: Any) -> list[FoundDirectory]:
     return [each._replace(**more) if n == number else each for n, each in enumerate(found)]
 
 
@@ -47,7 +47,7 @@ def replaced(found: list[Found], number: int, **more: Any) -> list[Found]:
 
 
 def test_the_first_open_formats_all() -> None:
-    made = decide([*EMPTY[:2], Found("/d2", exists=False)], witness=True)
+    made = decide([*EMPTY[:2], FoundDirectory("/d2", exists=False)], witness=True)
     assert [place.id for place in made.places] == [0, 1, 2]
     assert all(place.new and place.properties.node_id == place.id for place in made.places)
     assert len({place.properties.cluster_id for place in made.places}) == 1
@@ -142,15 +142,15 @@ def test_foreign_swapped_and_copied_directories_are_stale() -> None:
         decide(replaced(MEMBERS, 1, properties=copied), witness=False)
 
 
-def of_three(number: int, epoch: int = 7, **more: Any) -> Found:
+def of_three(number: int, epoch: int = 7, **more: Any) -> FoundDirectory:
     return member(number, quorum=QuorumState(epoch, (0, 1, 2)), **more)
 
 
-NAMED: dict[str, tuple[list[Found], bool]] = {
+NAMED: dict[str, tuple[list[FoundDirectory], bool]] = {
     "one of three": ([of_three(0)], False),
     "two of three": ([of_three(0), of_three(1)], False),
-    "one of three, and a witness": ([of_three(0), Found("/w")], True),
-    "two that were to be": ([*map(of_three, range(3)), Found("/d3"), Found("/d4")], False),
+    "one of three, and a witness": ([of_three(0), FoundDirectory("/w")], True),
+    "two that were to be": ([*map(of_three, range(3)), FoundDirectory("/d3"), FoundDirectory("/d4")], False),
     "one, of which an older copy knows more": (
         [of_three(0), member(1, quorum=QuorumState(3, (0, 1)))],
         False,
@@ -167,7 +167,7 @@ def test_r31_who_names_others_than_the_voters_gets_no_majority(name: str) -> Non
 
 
 def test_a_place_more_may_be_named() -> None:
-    made = decide([*map(of_three, range(3)), Found("/d3", exists=False)], witness=False)
+    made = decide([*map(of_three, range(3)), FoundDirectory("/d3", exists=False)], witness=False)
     assert ([place.id for place in made.places], list(made.offline), made.total) == ([0, 1, 2], [3], 4)
 
 
@@ -205,14 +205,14 @@ def test_paths_that_are_the_same_or_nested_are_refused(tmp_path: Path) -> None:
 
 def test_what_lies_at_a_path_is_told(tmp_path: Path) -> None:
     files, root = Files(), tmp_path / "s"
-    assert look(files, str(root)) == Found(str(root), exists=False)
+    assert look(files, str(root)) == FoundDirectory(str(root), exists=False)
     with segstore.open(root) as store:
         store.create_topic("t", 2)
         assert look(files, str(root)).holder is not None
-    assert look(files, str(root)) == Found(str(root), topics=("t",))
+    assert look(files, str(root)) == FoundDirectory(str(root), topics=("t",))
     write_properties(files, str(root), own(0))
     (root / "__cluster_metadata-0").mkdir()
-    assert look(files, str(root)) == Found(str(root), True, own(0), True, ("t",))
+    assert look(files, str(root)) == FoundDirectory(str(root), True, own(0), True, ("t",))
     assert plan(files, [str(root)], witness=False).places[0].properties == own(0)
     (root / "meta.properties").write_text("x")
     assert isinstance(look(files, str(root)).error, CorruptCheckpointError)

@@ -15,7 +15,7 @@ from stores import Clock
 import segstore
 from segstore.storage.scans.dense import recall
 from segstore.storage.scans.piece_reader import PieceReader
-from segstore.storage.scans.pieces import Piece, TopicRange, pieces_of
+from segstore.storage.scans.pieces import ScanPiece, TopicRange, pieces_of
 
 pytest.importorskip("pyarrow")
 
@@ -39,7 +39,7 @@ def log(tmp_path: Path, files: CountingFiles) -> Iterator[segstore.PartitionLog]
 
 
 def offsets(log: segstore.PartitionLog, **terms: Any) -> list[int]:
-    scan = log._store.scan("t", **terms)  # type: ignore[attr-defined]
+    scan = log.store.scan("t", **terms)  # type: ignore[attr-defined]
     return [offset for batch in scan.batches(["offset"]) for offset in batch["offset"].to_pylist()]
 
 
@@ -121,7 +121,7 @@ def test_batches_of_transactions_are_judged_each_time(store_dir: Path) -> None:
 # --- what a piece costs ------------------------------------------------------------------------------
 
 
-def costs(log: segstore.PartitionLog, *columns: str, size: int = 20_000) -> list[tuple[Piece, int]]:
+def costs(log: segstore.PartitionLog, *columns: str, size: int = 20_000) -> list[tuple[ScanPiece, int]]:
     reader = PieceReader(columns, committed=False, check_crcs=True, times=None)
     pieces = pieces_of([TopicRange(log, 0, log.high_watermark)], size, False)
     return [(piece, reader.cost(piece)) for piece in pieces]

@@ -21,7 +21,7 @@ from segstore.errors import NotShareableError, StorageError
 from segstore.files import Files
 from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.shared import member_locks
-from segstore.storage.shared.members import Member, Members, living
+from segstore.storage.shared.members import Members, SharedMember, living
 from segstore.storage.shared.shared_file import SharedFile
 from segstore.version import VERSION
 
@@ -108,8 +108,8 @@ def test_members_are_listed_with_who_is_host(root: str, host: Members, guest: Me
     assert rows == host.all() == living(files, root)
     since = [row.since_ms for row in rows]
     assert rows == [
-        Member(0, os.getpid(), VERSION, since[0], is_host=True, may_host=True),
-        Member(1, os.getpid(), VERSION, since[1], is_host=False, may_host=False),
+        SharedMember(0, os.getpid(), VERSION, since[0], is_host=True, may_host=True),
+        SharedMember(1, os.getpid(), VERSION, since[1], is_host=False, may_host=False),
     ]
     assert 0 < since[0] <= since[1]
     assert guest.host() == rows[0]

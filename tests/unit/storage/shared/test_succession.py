@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from segstore.errors import StoreLockedError
-from segstore.storage.shared.members import Member
+from segstore.storage.shared.members import SharedMember
 from segstore.storage.store.succession import Succession
 
-OLD, NEW = (Member(slot, 100 + slot, "", 0, True, True) for slot in range(2))
-CASES: dict[str, tuple[list[Member | None], Member | None, bool]] = {
+OLD, NEW = (SharedMember(slot, 100 + slot, "", 0, True, True) for slot in range(2))
+CASES: dict[str, tuple[list[SharedMember | None], SharedMember | None, bool]] = {
     "a dying host seems alive": ([OLD, OLD, OLD], OLD, True),
     "it is gone, and its lock is not": ([None, None], OLD, True),
     "another one is faster": ([OLD, NEW], OLD, False),
@@ -25,10 +25,10 @@ CASES: dict[str, tuple[list[Member | None], Member | None, bool]] = {
 class Hosts:
     """Members of which these are the host, one after the other."""
 
-    def __init__(self, hosts: list[Member | None]) -> None:
+    def __init__(self, hosts: list[SharedMember | None]) -> None:
         self.left = list(hosts)
 
-    def host(self) -> Member | None:
+    def host(self) -> SharedMember | None:
         return self.left.pop(0)
 
 

@@ -10,21 +10,21 @@ from segstore.coordinator.group.consumers.assignors.base import (
     ServerAssignor,
     Targets,
 )
-from segstore.coordinator.group.consumers.assignors.range import RangeAssignor
+from segstore.coordinator.group.consumers.assignors.range import ConsumerGroupRangeAssignor
 from segstore.coordinator.group.consumers.assignors.uniform import UniformAssignor
 
 __all__ = [
     "DEFAULT_ASSIGNOR",
     "SERVER_ASSIGNORS",
+    "ConsumerGroupRangeAssignor",
     "MemberSpec",
     "Partitions",
-    "RangeAssignor",
     "ServerAssignor",
     "Targets",
     "UniformAssignor",
 ]
 
 SERVER_ASSIGNORS: dict[str, ServerAssignor] = {
-    each.name: each for each in (UniformAssignor(), RangeAssignor())
+    each.name: each for each in (UniformAssignor(), ConsumerGroupRangeAssignor())
 }
 DEFAULT_ASSIGNOR = UniformAssignor.name

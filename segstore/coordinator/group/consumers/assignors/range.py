@@ -1,6 +1,6 @@
-"""`RangeAssignor`: each member gets neighbouring partitions of each topic, and topics with equal numbers of
-partitions are handed out alike (Kafka: org.apache.kafka.coordinator.group.assignor.RangeAssignor). Threads:
-any; no state.
+"""`ConsumerGroupRangeAssignor`: each member gets neighbouring partitions of each topic, and topics with equal
+numbers of partitions are handed out alike (Kafka: org.apache.kafka.coordinator.group.assignor.RangeAssignor).
+Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from segstore.coordinator.group.consumers.assignors.base import Members, Partiti
 from segstore.coordinator.offsets.consumer_schema import Assignment
 
 
-class RangeAssignor:
+class ConsumerGroupRangeAssignor:
     """Static members come first, in the order of their instance ids, then the others in the order of theirs;
     where the numbers don't come out even, the first members get one partition more.
     """
