@@ -34,7 +34,7 @@ from segstore.errors import (
 from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
-from segstore.replication.local_replica import Links, LocalReplica
+from segstore.replication.local_replica import Links, LocalReplica, ReplicaHost
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import VoterDirectory
@@ -103,7 +103,7 @@ class DataDirectory:
         settings: ReplicationConfig,
     ) -> None:
         self.broker, self.writer, self.path = broker, writer, writer.context.root
-        self._brokers, self._home, self._settings = brokers, home, settings
+        self._home, self._settings = home, settings
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.error: Exception | None = None
         self._assigned: dict[str, TopicInfo] = {}
@@ -111,6 +111,8 @@ class DataDirectory:
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), ReadThread(broker)
         self._disk_thread = DiskThread()
+        thread = None if settings.inline else self._disk_thread
+        self._host = ReplicaHost(broker, brokers, home, settings.fetch_max_bytes, thread)
         self._warned: dict[str, float] = {}  # what was logged in the last time, and when
         self._fenced = False  # whether a log takes no appends any more, since the disk has refused a call
         writer.context.on_background_error = self._met
@@ -283,15 +285,7 @@ class DataDirectory:
             partition = self.writer.partition(*key)
             partition.segments.on_fence = self._log_fenced
             found = self.replicas[key] = LocalReplica(
-                key,
-                self.broker,
-                partition,
-                self.writer.partitions.replica(*key),
-                self._brokers,
-                config,
-                self._home,
-                self._settings.fetch_max_bytes,
-                None if self._settings.inline else self._disk_thread,
+                key, partition, self.writer.partitions.replica(*key), config, self._host
             )
         return found
 

@@ -1,4 +1,6 @@
-"""What the batches are that a follower has fetched. Nothing is on disk. Threads: any."""
+"""`FetchedBatches`: batches that a follower has fetched, and whose CRCs hold. Nothing is on disk. Threads:
+any.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,15 @@ def _fetched(batches: NDArray[np.void]) -> FetchedSpan:
 
 
 class Nothing:
-    """What an answer brings where the leader has no batch up to its end."""
+    """The outcome of a read if the leader has no batch up to its end."""
 
 
 NOTHING = Nothing()
 
 
 class FetchedBatches(NamedTuple):
-    """Batches that came with an answer, and whose CRCs hold. `buffer` is memory of the pool in which they
-    lie, and which `release` gives back.
+    """Batches of an answer, whose CRCs hold. `buffer` is the memory of the pool that has their bytes, None
+    without one.
     """
 
     chunk: Encoded
@@ -39,14 +41,14 @@ class FetchedBatches(NamedTuple):
     buffer: NDArray[np.uint8] | None = None
 
     def below(self, offset: int) -> Encoded:
-        """Return those that begin below an offset, with which one begins."""
+        """Return the batches that begin below an offset, which is a base offset or the end."""
         if offset >= self.fetched.next_offset:
             return self.chunk
         batches = self.chunk.batches
         return Encoded.of(self.chunk.data, batches[: int(batches["base_offset"].searchsorted(offset))])
 
     def release(self) -> None:
-        """Give the memory back, once they are written."""
+        """Give the memory back to the pool, after the append."""
         if self.buffer is not None:
             pool.give(self.buffer)
 
@@ -54,8 +56,8 @@ class FetchedBatches(NamedTuple):
 def brought(
     data: bytes | memoryview, end_offset: int = INT64_MAX, buffer: NDArray[np.uint8] | None = None
 ) -> FetchedBatches | None:
-    """Return what came, of which all from `end_offset` on is left out; None where that is not one whole
-    batch. Raises CorruptRecordError.
+    """Return the whole batches of an answer that lie below `end_offset`; None without one. Raises
+    CorruptRecordError.
     """
     chunk = checked(data, end_offset)
     return None if chunk is None else FetchedBatches(chunk, _fetched(chunk.batches), buffer)

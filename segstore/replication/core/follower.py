@@ -1,9 +1,9 @@
-"""A follower of a partition: it fetches from the leader, and truncates what the leader does not have (Kafka:
-ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
+"""A follower of a partition: it fetches from the leader, and truncates records that the leader does not have
+(Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
 
-A `Follower` stands for one leader epoch. One fetch is under way at a time. Its order is `fetch`, then
-`on_answer`, or `on_out_of_range` where the leader has no such offset; whatever changed meanwhile, an answer
-to a question that is no longer asked changes nothing.
+A `Follower` stands for one leader epoch. One fetch is under way at a time. The order of calls is `fetch`,
+then `on_answer`, or `on_out_of_range` if the leader's log lacks the fetch offset. If the log or the leader
+epoch has changed since `fetch`, the answer changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from segstore.replication.core.truncation import out_of_range, truncation_offset
 
 
 class Follower:
-    """A follower in one leader epoch; `leader` is -1 where there is none to fetch from."""
+    """A follower in one leader epoch; `leader` is -1 if there is none to fetch from."""
 
     __slots__ = ("leader", "leader_epoch", "log", "partition_epoch", "replica_id")
 
@@ -50,15 +50,15 @@ class Follower:
         )
 
     def awaits(self, request: FetchRequest) -> bool:
-        """Return whether the answer to a request may still be used: the log has not changed since, and the
-        leader epoch is the same (R11).
+        """Return whether the answer to a request may still be used: neither the log nor the leader epoch has
+        changed since (R11).
         """
         return request == self.fetch(request.broker_epoch)
 
     def on_answer(self, request: FetchRequest, answer: FetchAnswer, fetched: FetchedSpan | None) -> Effects:
-        """Take an answer, and what its records are, if there are any (R10, R11).
+        """Handle an answer, and the span of its records, if it has any (R10, R11).
 
-        Records are not appended from the first one on whose epoch is above this leader epoch (KAFKA-18723).
+        No record is appended from the first one on whose epoch is above this leader epoch (KAFKA-18723).
         """
         if not self.awaits(request):
             return ()
@@ -70,7 +70,8 @@ class Follower:
         first, before, log = fetched.epochs[0][1], min([fetched.next_offset, *later]), self.log
         if before <= request.fetch_offset:
             return ()
-        # The leader's log starts within this batch. Kafka: UnexpectedAppendOffsetException (R6).
+        # The leader's log starts within its first batch: only an empty log can begin with that batch (R6;
+        # Kafka: UnexpectedAppendOffsetException).
         if first < log.end_offset == log.start_offset:
             return TruncateFullyAndStartAt(first), Append(before)
         return (Append(before),)
@@ -94,7 +95,7 @@ class Follower:
         return GoOnAt(answer.end_offset, self.leader_epoch) if ahead else None
 
     def on_gone_on(self, done: GoOnAt, answer: FetchAnswer) -> Effects:
-        """Note that the log ends where the leader's does (R41, R13)."""
+        """Note that the log ends at the end of the leader's log (R41, R13)."""
         self.log.gone_on(done.offset, done.epoch)
         return self._keep_up(answer)
 
@@ -113,6 +114,6 @@ class Follower:
         return effects
 
     def on_out_of_range(self, request: FetchRequest, leader_start: int, leader_end: int) -> Effects:
-        """Take the leader's log start and log end offsets, asked under this leader epoch (R12)."""
+        """Handle the leader's log start and log end offsets, asked for under this leader epoch (R12)."""
         effect = out_of_range(self.log, leader_start, leader_end) if self.awaits(request) else None
         return () if effect is None else (effect,)
