@@ -20,7 +20,7 @@ from segstore.bench.choices import KIB, SINKS, SIZES, WAYS_TO_SEND
 from segstore.bench.results import Results, filesystem, load, write
 from segstore.bench.terminal import table
 from segstore.bench.zero_copy import machine_state, plan, receivers, run, syscalls
-from segstore.bench.zero_copy.exhibits import ALL_METHODS, EXHIBITS
+from segstore.bench.zero_copy.contenders import ALL_METHODS, EXHIBITS
 from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample, unavailable
 from segstore.bench.zero_copy.plan import BARE, LOG, OS_SENDFILE, ContenderGroup, MeasurementPlan
 from segstore.bench.zero_copy.receivers import sink

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from segstore.following.comparison import ComparedWindow, Divergence, compare
 from segstore.records import Columns, Template, encode, scan
+from segstore.replica_fetcher.comparison import ComparedWindow, Divergence, compare
 
 GZIP = 1
 

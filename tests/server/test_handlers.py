@@ -24,7 +24,7 @@ UNUSED = {
     "SASL": [
         f"segstore.server.security.{name}." for name in ("sasl", "scram", "scram_users", "plain", "users")
     ],
-    "promotion": ["segstore.storage.meta.promotion.", "segstore.following."],
+    "promotion": ["segstore.storage.meta.promotion.", "segstore.replica_fetcher."],
     "names that are not ASCII": ["encodings.idna.", "stringprep."],
     "files of systems without memfd_create": ["tempfile.", "shutil.", "lzma.", "bz2."],
     "settings with units": ["fractions.", "decimal."],

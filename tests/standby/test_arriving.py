@@ -17,7 +17,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.errors import StoreClosedError
-from segstore.following.repeated_fetch import RepeatedFetch
+from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
 from segstore.testing import Broker
 
 LIMIT = PATIENCE * 1000

@@ -13,7 +13,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
-from segstore.following.running import Following
+from segstore.replica_fetcher.running import Following
 from segstore.testing import Broker
 
 QUICK = {

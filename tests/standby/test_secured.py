@@ -16,7 +16,7 @@ import segstore
 from segstore.coordinator.shared import shared
 from segstore.errors import ConfigError, DemotedError
 from segstore.files import Files
-from segstore.following.announcing import Announcer
+from segstore.replica_fetcher.new_leader_notice import Announcer
 from segstore.storage.meta.promotion import PROMOTION
 
 LIMIT = PATIENCE * 1000

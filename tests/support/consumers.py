@@ -12,7 +12,7 @@ from waiting import PATIENCE
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRecord
 from segstore.coordinator.structs import TopicPartition
-from segstore.storage.meta.followed_ends import LOOK
+from segstore.storage.meta.tailed_ends import LOOK
 
 LONG_MS = PATIENCE * 1000
 

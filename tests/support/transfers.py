@@ -17,7 +17,7 @@ from descriptors import never_blocks
 from waiting import PATIENCE
 
 import segstore
-from segstore.bench.zero_copy.exhibits import ALL_METHODS, EXHIBITS, ExhibitFiles, send_log
+from segstore.bench.zero_copy.contenders import ALL_METHODS, EXHIBITS, ExhibitFiles, send_log
 from segstore.storage.transfer import METHODS
 
 TINY = 4096

@@ -26,7 +26,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore._native import ffi, lib
 from segstore.client.consumer.fetcher import Fetcher
-from segstore.storage.meta.followed_ends import LATE, FollowedEnds
+from segstore.storage.meta.tailed_ends import LATE, FollowedEnds
 from segstore.storage.store import reader
 
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from segstore.errors import SegstoreError, StaleDirectoryError, StoreClosedError, UnsupportedVersionError
 from segstore.files.reserve import NO_ROOM
-from segstore.following.fetch_request import FetchTerms
-from segstore.following.fetchers import Fetchers
-from segstore.following.followed_log import FollowedLog
-from segstore.following.followed_topics import FollowedTopics
 from segstore.logger import Logger
+from segstore.replica_fetcher.fetch_request import FetchTerms
+from segstore.replica_fetcher.fetchers import Fetchers
+from segstore.replica_fetcher.followed_log import FollowedLog
+from segstore.replica_fetcher.followed_topics import FollowedTopics
 from segstore.storage.context import StoreContext
 from segstore.storage.meta.role import ROLE, Role
 from segstore.threads import Background, Latch, take

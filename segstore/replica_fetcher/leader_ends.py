@@ -4,14 +4,14 @@ RemoteLeaderEndPoint). Nothing is on disk. Threads: no state.
 
 from __future__ import annotations
 
-from segstore.following.fetch_request import FetchTerms, fetch_request, version_for
-from segstore.following.fetch_session import SessionRequest
-from segstore.following.fetched_data import FetchedData, read_part
-from segstore.following.followed_log import FollowedLog, Question
-from segstore.following.source_answers import only_part
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import told_error
 from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
+from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, version_for
+from segstore.replica_fetcher.fetch_session import SessionRequest
+from segstore.replica_fetcher.fetched_data import FetchedData, read_part
+from segstore.replica_fetcher.followed_log import FollowedLog, Question
+from segstore.replica_fetcher.source_answers import only_part
 from segstore.wire.connection import BrokerConnection
 from segstore.wire.settings import WireConfig
 

@@ -14,7 +14,7 @@ from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import BrokerError
 from segstore.logger import Logger
 from segstore.mirroring.groups import read_offsets
-from segstore.mirroring.onward.sent_log import TargetPartition
+from segstore.mirroring.outbound.sent_log import TargetPartition
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import told_error
 from segstore.storage.store.store import Store

@@ -1,4 +1,5 @@
-"""segstore.spare: memory of large reads is used again, and never while something refers to what was read."""
+"""segstore.read_buffers: memory of large reads is used again, and never while something refers to what was
+read."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import segstore
-from segstore import spare
+from segstore import read_buffers
 from segstore.records import Records
 
 SIZE = 1 << 20
@@ -22,8 +23,8 @@ READS = 4
 
 @pytest.fixture(autouse=True)
 def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spare, "_bytes", spare.Spare())
-    monkeypatch.setattr(spare, "_arrays", spare.Spare())
+    monkeypatch.setattr(read_buffers, "_bytes", read_buffers.Spare())
+    monkeypatch.setattr(read_buffers, "_arrays", read_buffers.Spare())
 
 
 def values_of(first: int, n: int) -> list[bytes]:
@@ -113,36 +114,36 @@ def test_bytes_that_were_hashed_are_not_written_again(log: segstore.PartitionLog
     assert hash(second.arena) == hash(bytes(bytearray(second.arena))) != seen
 
 
-@pytest.mark.parametrize("size", [spare.LEAST - 1, spare.MOST + 1], ids=["small", "huge"])
+@pytest.mark.parametrize("size", [read_buffers.LEAST - 1, read_buffers.MOST + 1], ids=["small", "huge"])
 def test_other_sizes_are_not_kept(size: int) -> None:
     def never(buffer: Any) -> int:
         raise AssertionError
 
     for _ in range(2):
-        assert len(spare.filled(size, lambda: bytes(size), never)) == size
-    spare.matrix(1, size // 8 - 1 if size < spare.LEAST else size // 8 + 1)
-    assert not spare._bytes
-    assert not spare._arrays
+        assert len(read_buffers.filled(size, lambda: bytes(size), never)) == size
+    read_buffers.matrix(1, size // 8 - 1 if size < read_buffers.LEAST else size // 8 + 1)
+    assert not read_buffers._bytes
+    assert not read_buffers._arrays
 
 
 def test_at_most_so_many_pieces_are_kept() -> None:
-    held = [spare.filled(SIZE, lambda: bytes(SIZE), lambda buffer: 0) for _ in range(5)]
-    arrays = [spare.matrix(1, SIZE // 8) for _ in range(5)]
+    held = [read_buffers.filled(SIZE, lambda: bytes(SIZE), lambda buffer: 0) for _ in range(5)]
+    arrays = [read_buffers.matrix(1, SIZE // 8) for _ in range(5)]
     assert len({id(piece) for piece in held}) == len({array.ctypes.data for array in arrays}) == 5
-    assert len(spare._bytes) == len(spare._arrays) == spare.KEPT
+    assert len(read_buffers._bytes) == len(read_buffers._arrays) == read_buffers.KEPT
 
 
 def test_a_piece_serves_smaller_reads_too() -> None:
     """Bytes are as long as was asked for, end as CPython wants it, and have the content of the last read."""
-    size = 4 * spare.LEAST
+    size = 4 * read_buffers.LEAST
 
     def fill(buffer: Any) -> int:
         buffer[:] = b"x" * len(buffer)
         return len(buffer)
 
-    places = {id(spare.filled(size, lambda: bytes(size), fill))}
+    places = {id(read_buffers.filled(size, lambda: bytes(size), fill))}
     for wanted in (size, size // 2, size // 4, size // 2 - 1, size // 3, size):
-        data = spare.filled(wanted, lambda: b"", fill)
+        data = read_buffers.filled(wanted, lambda: b"", fill)
         assert data == b"x" * wanted
         assert data + b"y" == b"x" * wanted + b"y"
         places.add(id(data))
@@ -152,56 +153,62 @@ def test_a_piece_serves_smaller_reads_too() -> None:
 
 def test_a_piece_that_is_much_larger_is_left() -> None:
     """Records that stay would keep all of it."""
-    spare.keep(6 * spare.LEAST, bytes(6 * spare.LEAST))
-    assert spare.unset(spare.LEAST) is None
-    assert spare.unset(2 * spare.LEAST) is not None
+    read_buffers.keep(6 * read_buffers.LEAST, bytes(6 * read_buffers.LEAST))
+    assert read_buffers.unset(read_buffers.LEAST) is None
+    assert read_buffers.unset(2 * read_buffers.LEAST) is not None
 
 
 def test_numbers_end_where_the_bytes_end() -> None:
     """`float` and `int` of C read up to the NUL behind bytes."""
-    size = spare.LEAST
+    size = read_buffers.LEAST
 
     def fill(buffer: Any) -> int:
         buffer[:] = b" " * (len(buffer) - 1) + b"7"
         return len(buffer)
 
-    spare.filled(2 * size, lambda: bytes(2 * size), fill)
+    read_buffers.filled(2 * size, lambda: bytes(2 * size), fill)
     for wanted in (2 * size, 2 * size - 5, size, size + 1):
-        assert float(spare.filled(wanted, lambda: b"", fill)) == 7
+        assert float(read_buffers.filled(wanted, lambda: b"", fill)) == 7
 
 
 def test_small_reads_do_not_push_large_pieces_out() -> None:
-    sizes = [spare.LARGE, spare.LEAST, spare.LEAST, spare.LEAST, spare.LARGE]
-    held = [spare.filled(size, lambda size=size: bytes(size), lambda buffer: 0) for size in sizes[:-1]]
+    sizes = [
+        read_buffers.LARGE,
+        read_buffers.LEAST,
+        read_buffers.LEAST,
+        read_buffers.LEAST,
+        read_buffers.LARGE,
+    ]
+    held = [read_buffers.filled(size, lambda size=size: bytes(size), lambda buffer: 0) for size in sizes[:-1]]
     large = id(held[0])
     del held
-    assert id(spare.filled(sizes[-1], lambda: b"", lambda buffer: len(buffer))) == large
+    assert id(read_buffers.filled(sizes[-1], lambda: b"", lambda buffer: len(buffer))) == large
 
 
 def test_less_than_was_asked_for() -> None:
     """At the end of a file that was cut: the answer has no byte of an earlier one."""
-    spare.filled(SIZE, lambda: b"a" * SIZE, lambda buffer: 0)
+    read_buffers.filled(SIZE, lambda: b"a" * SIZE, lambda buffer: 0)
 
     def fill(buffer: Any) -> int:
         buffer[:3] = b"bcd"
         return 3
 
-    assert spare.filled(SIZE, lambda: b"", fill) == b"bcd"
-    assert spare.filled(SIZE, lambda: b"short", fill) == b"bcd"
-    spare._bytes = spare.Spare()
-    assert spare.filled(SIZE, lambda: b"short", fill) == b"short"
-    assert not spare._bytes
+    assert read_buffers.filled(SIZE, lambda: b"", fill) == b"bcd"
+    assert read_buffers.filled(SIZE, lambda: b"short", fill) == b"bcd"
+    read_buffers._bytes = read_buffers.Spare()
+    assert read_buffers.filled(SIZE, lambda: b"short", fill) == b"short"
+    assert not read_buffers._bytes
 
 
 def test_a_fill_that_fails_keeps_nothing() -> None:
-    spare.filled(SIZE, lambda: bytes(SIZE), lambda buffer: 0)
+    read_buffers.filled(SIZE, lambda: bytes(SIZE), lambda buffer: 0)
 
     def fail(buffer: Any) -> int:
         raise OSError(5, "planted")
 
     with pytest.raises(OSError, match="planted"):
-        spare.filled(SIZE, lambda: b"", fail)
-    assert not spare._bytes
+        read_buffers.filled(SIZE, lambda: b"", fail)
+    assert not read_buffers._bytes
 
 
 def test_readers_in_several_threads(log: segstore.PartitionLog) -> None:

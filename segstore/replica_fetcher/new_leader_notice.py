@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from segstore.errors import SegstoreError
-from segstore.following.primary import PrimaryClient
 from segstore.logger import Logger
 from segstore.mutex import Mutex
+from segstore.replica_fetcher.primary import PrimaryClient
 from segstore.storage.context import os_errors
 from segstore.storage.meta.promotion import PROMOTION, Promotion
 from segstore.storage.store.store import Store

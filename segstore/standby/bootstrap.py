@@ -11,9 +11,9 @@ from enum import Enum
 from segstore import names
 from segstore.errors import InvalidArgumentError, SegstoreError, StaleDirectoryError
 from segstore.files import Files
-from segstore.following.choice import TopicChoice
-from segstore.following.primary import PrimaryClient
-from segstore.following.source_answers import check_cluster_id, largest_epoch
+from segstore.replica_fetcher.primary import PrimaryClient
+from segstore.replica_fetcher.source_answers import check_cluster_id, largest_epoch
+from segstore.replica_fetcher.topic_filter import TopicChoice
 from segstore.storage.context import StoreContext
 from segstore.storage.meta.directory_safety import remove_logs_begun
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from segstore.following.fetch_request import FetchTerms
-from segstore.following.fetcher import ReplicaFetcher
-from segstore.following.followed_log import FollowedLog, Key
 from segstore.mutex import Mutex
+from segstore.replica_fetcher.fetch_request import FetchTerms
+from segstore.replica_fetcher.fetcher import ReplicaFetcher
+from segstore.replica_fetcher.followed_log import FollowedLog, Key
 from segstore.threads import Latch
 from segstore.wire.cluster import Cluster
 from segstore.wire.metadata import NO_LEADER, LeaderAndEpoch

@@ -9,14 +9,14 @@ from itertools import islice
 from typing import Any, Protocol
 
 from segstore.errors import BrokerError
-from segstore.following.comparison import LogComparison
-from segstore.following.fetch_request import FetchTerms, fetch_request, parts_of, version_for
-from segstore.following.fetch_session import SessionRequest
-from segstore.following.fetched_data import read_part
-from segstore.following.followed_log import FollowedLog, Key, Question
-from segstore.following.leader_ends import EARLIEST, offset_of
 from segstore.protocol.error_codes import Code
 from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
+from segstore.replica_fetcher.comparison import LogComparison
+from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, parts_of, version_for
+from segstore.replica_fetcher.fetch_session import SessionRequest
+from segstore.replica_fetcher.fetched_data import read_part
+from segstore.replica_fetcher.followed_log import FollowedLog, Key, Question
+from segstore.replica_fetcher.leader_ends import EARLIEST, offset_of
 from segstore.wire.connection import BrokerConnection
 from segstore.wire.settings import WireConfig
 

@@ -25,7 +25,7 @@ from segstore.client.consumer.subscription import Subscription, TopicPartitionSt
 from segstore.coordinator.structs import TopicPartition
 from segstore.mutex import calls_out
 from segstore.storage.log.log_end import LastRecordEnds
-from segstore.storage.meta.followed_ends import LATE
+from segstore.storage.meta.tailed_ends import LATE
 from segstore.storage.store.store import Store
 
 

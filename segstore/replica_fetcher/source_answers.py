@@ -11,9 +11,9 @@ from typing import Any
 
 from segstore import names
 from segstore.errors import InvalidTopicError, UnusableAnswerError
-from segstore.following.fetched_data import FetchedData
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import DISTANCE
+from segstore.replica_fetcher.fetched_data import FetchedData
 from segstore.replication.core.messages import FetchedSpan
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.wire.metadata import NO_LEADER, ClusterMetadata, LeaderAndEpoch, Topic

@@ -20,16 +20,16 @@ from segstore.errors import (
     StoreClosedError,
     UnequalOffsetsError,
 )
-from segstore.following.choice import ALL, TopicChoice
-from segstore.following.running import Running, deadline_in
-from segstore.following.source_end import Lag
 from segstore.logger import Logger
-from segstore.mirroring.onward.groups import SentGroups
-from segstore.mirroring.onward.sender import OutboundSender
-from segstore.mirroring.onward.sent_log import SentLog, TargetPartition
-from segstore.mirroring.onward.target import MirrorTarget
+from segstore.mirroring.outbound.groups import SentGroups
+from segstore.mirroring.outbound.sender import OutboundSender
+from segstore.mirroring.outbound.sent_log import SentLog, TargetPartition
+from segstore.mirroring.outbound.target import MirrorTarget
 from segstore.mirroring.settings import MirrorConfig
 from segstore.mutex import Mutex, check_apart
+from segstore.replica_fetcher.running import Running, deadline_in
+from segstore.replica_fetcher.source_end import Lag
+from segstore.replica_fetcher.topic_filter import ALL, TopicChoice
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.store.store import Store
 from segstore.threads import Background, Latch, take

@@ -12,13 +12,13 @@ from dataclasses import replace
 from segstore import names
 from segstore.choices import DELETE, KEEP
 from segstore.config import TopicConfig
-from segstore.following.choice import TopicChoice
-from segstore.following.followed_log import FollowedLog, Key
-from segstore.following.settings import FollowingConfig
-from segstore.following.source_answers import faults
-from segstore.following.topic_configs import TopicConfigs
 from segstore.logger import Logger
 from segstore.protocol.error_codes import told_error
+from segstore.replica_fetcher.followed_log import FollowedLog, Key
+from segstore.replica_fetcher.settings import FollowingConfig
+from segstore.replica_fetcher.source_answers import faults
+from segstore.replica_fetcher.topic_configs import TopicConfigs
+from segstore.replica_fetcher.topic_filter import TopicChoice
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.store.writer import StoreWriter
 from segstore.wire.cluster import Cluster

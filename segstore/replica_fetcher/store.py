@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from segstore.errors import ReadOnlyError
-from segstore.following.source_end import Lag
+from segstore.replica_fetcher.source_end import Lag
 from segstore.storage.context import os_errors
 from segstore.storage.store.stats import Family, Metric, MetricSample, store_families, store_metrics
 from segstore.storage.store.store import Store

@@ -20,9 +20,9 @@ from segstore.errors import (
     first_of,
 )
 from segstore.mutex import Mutex
+from segstore.replication.change_counter import News
 from segstore.replication.kept_records import KeptRecords
 from segstore.replication.metadata.image import PartitionKey
-from segstore.replication.news import News
 from segstore.storage.meta.topics import TopicInfo, find_topic
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from segstore.storage.finding import Repaired
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.recovery import Recovered
-    from segstore.storage.meta.followed_ends import FollowedEnds
     from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+    from segstore.storage.meta.tailed_ends import FollowedEnds
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.store.sweeper import Swept
     from segstore.storage.store.upgrader import Upgraded

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from segstore.errors import InvalidArgumentError, StaleDirectoryError
 from segstore.files import Files
-from segstore.following.source_answers import check_cluster_id
 from segstore.names import LOCK, OURS, below
+from segstore.replica_fetcher.source_answers import check_cluster_id
 from segstore.storage.context import StoreContext
 from segstore.storage.meta.role import MIRROR, ROLE, Role, has_only
 from segstore.wire.cluster import PASSING, Cluster

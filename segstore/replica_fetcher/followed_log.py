@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from segstore.following.fetched_data import FetchedData
-from segstore.following.source_answers import check_data
-from segstore.following.source_end import SourceEnd
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import EpochEnd
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.protocol.fetch_bytes import Brought
+from segstore.replica_fetcher.fetched_data import FetchedData
+from segstore.replica_fetcher.source_answers import check_data
+from segstore.replica_fetcher.source_end import SourceEnd
 from segstore.replication.core.follower import Follower
 from segstore.replication.core.messages import FetchAnswer, FetchRequest
 from segstore.replication.fetched import brought

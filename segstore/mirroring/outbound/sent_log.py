@@ -8,9 +8,9 @@ import time
 from typing import NamedTuple
 
 from segstore.errors import UnequalOffsetsError
-from segstore.following.source_end import Lag
-from segstore.mirroring.onward.ready_batch import ReadyBatch, producer_id, ready_batch
+from segstore.mirroring.outbound.ready_batch import ReadyBatch, producer_id, ready_batch
 from segstore.records import Record, decode, scan
+from segstore.replica_fetcher.source_end import Lag
 from segstore.storage.store.partition_log import PartitionLog
 
 _READ = 1 << 20

@@ -10,10 +10,10 @@ from typing import Any
 from segstore import names
 from segstore.choices import SYNC
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
-from segstore.following.source_answers import check_epoch
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
 from segstore.protocol.standby_features import FEATURE, SYNC_FEATURE
+from segstore.replica_fetcher.source_answers import check_epoch
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.wire.cluster import Cluster

@@ -22,18 +22,18 @@ from segstore.errors import (
     UnusableAnswerError,
 )
 from segstore.files.reserve import NO_ROOM
-from segstore.following.arriving import Arriving
-from segstore.following.compared_fetch import ComparedFetch
-from segstore.following.fetch_request import FetchTerms, fetch_request, parts_of, version_for
-from segstore.following.fetch_session import SESSION_ERRORS, FetchSession, SessionRequest
-from segstore.following.fetched_data import UNCOMMITTED, read_part
-from segstore.following.followed_log import FetchPosition, FollowedLog, Key, Question
-from segstore.following.leader_ends import EARLIEST, LATEST, gap_to_end, offset_of
-from segstore.following.repeated_fetch import RepeatedFetch, Sent, learned
-from segstore.following.source_answers import check_range
 from segstore.logger import Logger
 from segstore.protocol.error_codes import Code, told_error
 from segstore.protocol.fetch_bytes import Brought
+from segstore.replica_fetcher.compared_fetch import ComparedFetch
+from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, parts_of, version_for
+from segstore.replica_fetcher.fetch_session import SESSION_ERRORS, FetchSession, SessionRequest
+from segstore.replica_fetcher.fetched_data import UNCOMMITTED, read_part
+from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key, Question
+from segstore.replica_fetcher.leader_ends import EARLIEST, LATEST, gap_to_end, offset_of
+from segstore.replica_fetcher.repeated_fetch import RepeatedFetch, Sent, learned
+from segstore.replica_fetcher.source_answers import check_range
+from segstore.replica_fetcher.streamed_answer import Arriving
 from segstore.wire.broker_thread import BrokerThread
 from segstore.wire.cluster import Cluster, is_passing
 from segstore.wire.connection import BrokerConnection, Coming

@@ -14,10 +14,10 @@ import segstore
 from segstore.protocol.codec import Struct, structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
+from segstore.server.authorization.judged import judged
+from segstore.server.authorization.judges import JUDGES
 from segstore.server.authorized import NOT_ASKED, AclOperation, bits
 from segstore.server.handlers import HANDLERS
-from segstore.server.judging.judged import judged
-from segstore.server.judging.judges import JUDGES
 from segstore.server.node import Node
 from segstore.server.topics import id_of
 from segstore.storage.meta.topic_info import TopicInfo

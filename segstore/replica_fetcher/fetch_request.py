@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.following.fetch_session import SessionRequest
-from segstore.following.fetched_data import UNCOMMITTED
-from segstore.following.followed_log import FetchPosition, Key
 from segstore.protocol.codec import structs
+from segstore.replica_fetcher.fetch_session import SessionRequest
+from segstore.replica_fetcher.fetched_data import UNCOMMITTED
+from segstore.replica_fetcher.followed_log import FetchPosition, Key
 from segstore.wire.connection import BrokerConnection
 from segstore.wire.settings import WireConfig
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from segstore._native import lib
-from segstore.replication import separation
-from segstore.replication.separation import MOST, Separation
+from segstore.replication import cpu_placement
+from segstore.replication.cpu_placement import MOST, Separation
 
 
 class Processors:
@@ -33,7 +33,7 @@ class Processors:
 @pytest.fixture
 def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
     made = Processors()
-    monkeypatch.setattr(separation, "lib", made)
+    monkeypatch.setattr(cpu_placement, "lib", made)
     return made
 
 

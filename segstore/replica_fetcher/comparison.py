@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from segstore.following.fetched_data import FetchedData
-    from segstore.following.followed_log import FollowedLog, Question
+    from segstore.replica_fetcher.fetched_data import FetchedData
+    from segstore.replica_fetcher.followed_log import FollowedLog, Question
 
 _FIRST, _STEP = 8, 16
 """Offsets before the log's end at which the look begins, and how many times as many it goes back then."""

@@ -13,11 +13,11 @@ from typing import Generic, TypeVar
 from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.errors import StoreClosedError, copy_of
-from segstore.following.control import Control
-from segstore.following.followed_log import FollowedLog
-from segstore.following.source_end import Lag
-from segstore.following.store import FollowingStore
 from segstore.mutex import check_apart
+from segstore.replica_fetcher.control import Control
+from segstore.replica_fetcher.followed_log import FollowedLog
+from segstore.replica_fetcher.source_end import Lag
+from segstore.replica_fetcher.store import FollowingStore
 from segstore.threads import Latch
 
 _ENDING = 30.0

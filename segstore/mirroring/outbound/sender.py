@@ -19,8 +19,8 @@ from segstore.errors import (
     UnequalOffsetsError,
 )
 from segstore.logger import Logger
-from segstore.mirroring.onward.ready_batch import ReadyBatch
-from segstore.mirroring.onward.sent_log import SentLog
+from segstore.mirroring.outbound.ready_batch import ReadyBatch
+from segstore.mirroring.outbound.sent_log import SentLog
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
 from segstore.storage.store.store import Store

@@ -16,8 +16,8 @@ import pytest
 from transfers import SHOWN, fill, open_descriptors, sink_of, stored, transfer
 
 import segstore
+from segstore.bench.zero_copy.contenders import EXHIBITS, ErrorQueueNotices, ExhibitFiles
 from segstore.bench.zero_copy.counted_files import CountedFiles
-from segstore.bench.zero_copy.exhibits import EXHIBITS, ErrorQueueNotices, ExhibitFiles
 from segstore.sending import SentFile
 
 SO_ZEROCOPY = 60

@@ -15,7 +15,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.errors import BrokerError, CorruptCheckpointError, DisconnectedError
-from segstore.following.primary import PrimaryClient
+from segstore.replica_fetcher.primary import PrimaryClient
 from segstore.testing import Broker
 
 LIMIT = PATIENCE * 1000

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.following.fetch_session import FetchSession
-from segstore.following.followed_log import FetchPosition, FollowedLog, Key
 from segstore.protocol.fetch_bytes import INT32, INT64, BegunAnswer, Brought, PartitionAnswer, place_of
 from segstore.protocol.fetch_epochs import NO_SESSION
+from segstore.replica_fetcher.fetch_session import FetchSession
+from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key
 
 _position: Callable[[tuple[Any, ...]], FetchPosition] = partial(tuple.__new__, FetchPosition)  # a call of C
 
