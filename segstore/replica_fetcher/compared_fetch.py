@@ -10,15 +10,11 @@ from typing import Any, Protocol
 
 from segstore.errors import BrokerError
 from segstore.protocol.error_codes import Code
-from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
 from segstore.replica_fetcher.comparison import LogComparison
-from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, parts_of, version_for
-from segstore.replica_fetcher.fetch_session import SessionRequest
+from segstore.replica_fetcher.fetch_request import parts_of
 from segstore.replica_fetcher.fetched_data import read_part
 from segstore.replica_fetcher.followed_log import FollowedLog, Key, Question
-from segstore.replica_fetcher.leader_ends import EARLIEST, offset_of
-from segstore.wire.connection import BrokerConnection
-from segstore.wire.settings import WireConfig
+from segstore.replica_fetcher.remote_end_point import RemoteEndPoint
 
 TOGETHER = 128
 """The most logs that are compared by one request: of each some KiB are in memory."""
@@ -43,10 +39,8 @@ class Steps(Protocol):
 class ComparedFetch:
     """Compares the logs that are fetched over one connection."""
 
-    def __init__(
-        self, connection: BrokerConnection, terms: FetchTerms, config: WireConfig, steps: Steps
-    ) -> None:
-        self._connection, self._terms, self._config, self._steps = connection, terms, config, steps
+    def __init__(self, leader: RemoteEndPoint, steps: Steps) -> None:
+        self._leader, self._steps = leader, steps
         self._begun: dict[FollowedLog, LogComparison] = {}
         self._waiting: set[FollowedLog] = set()
         """Those that an ordinary fetch has to come before."""
@@ -91,18 +85,13 @@ class ComparedFetch:
             each.followed.key: each.question.position._replace(offset=each.at, last_fetched_epoch=-1)
             for each in asked
         }
-        version = version_for(self._connection, positions)
-        names_them = SessionRequest(positions, (), NO_SESSION, FINAL_EPOCH)
-        epoch = self._terms.broker_epoch()
-        body = fetch_request(version, names_them, self._terms, epoch, self._config, sizes)
-        body.max_wait_ms = 0
-        answer = self._connection.ask_in("Fetch", version, body)
+        answer = self._leader.fetch(positions, sizes)
         if answer.error_code:
             self._steps.refused(answer.error_code)
         return dict(parts_of(answer, positions))
 
     def _take(self, each: LogComparison, part: Any, *, was_alone: bool) -> bool:
-        data = read_part(part, self._terms.isolation)
+        data = read_part(part, self._leader.terms.isolation)
         if data.error == Code.OFFSET_OUT_OF_RANGE:
             return self._steps.run(each.followed, lambda: self._begins_later(each))
         if data.error:
@@ -113,7 +102,7 @@ class ComparedFetch:
     def _begins_later(self, each: LogComparison) -> bool:
         """Compare nothing below the leader's log start offset; return whether that lies above the window."""
         try:
-            start = offset_of(self._connection, self._terms, each.followed, each.question, EARLIEST)
+            start = self._leader.earliest_offset(each.followed, each.question)
         except BrokerError as error:
             self._steps.unserved(each.followed, error.code)
             return False

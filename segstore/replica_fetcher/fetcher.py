@@ -30,7 +30,7 @@ from segstore.replica_fetcher.fetch_request import FetchTerms, fetch_request, pa
 from segstore.replica_fetcher.fetch_session import SESSION_ERRORS, FetchSession, SessionRequest
 from segstore.replica_fetcher.fetched_data import UNCOMMITTED, read_part
 from segstore.replica_fetcher.followed_log import FetchPosition, FollowedLog, Key, Question
-from segstore.replica_fetcher.leader_ends import EARLIEST, LATEST, gap_to_end, offset_of
+from segstore.replica_fetcher.remote_end_point import RemoteEndPoint
 from segstore.replica_fetcher.repeated_fetch import RepeatedFetch, Sent, learned
 from segstore.replica_fetcher.source_answers import check_range
 from segstore.replica_fetcher.streamed_answer import Arriving
@@ -92,7 +92,8 @@ class ReplicaFetcher(BrokerThread):
     def _fetch_on(self, connection: BrokerConnection) -> None:
         session: FetchSession[Key, FetchPosition] = FetchSession()
         self._again = None
-        self._compared = ComparedFetch(connection, self._terms, self._config, self)
+        self._leader = RemoteEndPoint(connection, self._terms, self._config)
+        self._compared = ComparedFetch(self._leader, self)
         self._compare_anew()
         with Arriving(connection) as self._arriving:
             while not self._closing.is_open:
@@ -299,7 +300,7 @@ class ReplicaFetcher(BrokerThread):
         alone: FollowedLog | None = None
         parts, is_quiet = sum(len(topic.partitions) for topic in answer.responses), True
         for key, part in parts_of(answer, questions):
-            if self._take(connection, logs[key], questions[key], part) and part.records:
+            if self._take(logs[key], questions[key], part) and part.records:
                 alone = logs[key]
             is_quiet = is_quiet and not part.error_code and not part.records
             if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
@@ -307,12 +308,10 @@ class ReplicaFetcher(BrokerThread):
                 # has changed here, and how far the leader shows its log is to be told anew.
                 session.begin_anew()
         if is_quiet:
-            self._go_on(connection, logs, questions)
+            self._go_on(logs, questions)
         return alone if parts == 1 else None
 
-    def _go_on(
-        self, connection: BrokerConnection, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]
-    ) -> None:
+    def _go_on(self, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]) -> None:
         """Let those logs end where their leaders' do that show more, and have nothing there (R41), behind an
         answer without any records.
         """
@@ -320,10 +319,10 @@ class ReplicaFetcher(BrokerThread):
             each = logs[key]
             if each.source.end <= question.position.offset or each.error is not None:
                 continue
-            self.run(each, partial(self._go_on_one, connection, each, question))
+            self.run(each, partial(self._go_on_one, each, question))
 
-    def _go_on_one(self, connection: BrokerConnection, each: FollowedLog, question: Question) -> bool:
-        found = gap_to_end(connection, self._terms, self._config, each, question)
+    def _go_on_one(self, each: FollowedLog, question: Question) -> bool:
+        found = self._leader.gap_to_end(each, question)
         return found is not None and each.go_on(question, *found)
 
     def refused(self, code: int) -> None:
@@ -346,7 +345,7 @@ class ReplicaFetcher(BrokerThread):
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _take(self, connection: BrokerConnection, each: FollowedLog, question: Question, held: Any) -> bool:
+    def _take(self, each: FollowedLog, question: Question, held: Any) -> bool:
         """Take one partition's part of an answer; return whether its log has changed."""
         data = read_part(held, self._terms.isolation)
 
@@ -354,7 +353,7 @@ class ReplicaFetcher(BrokerThread):
             if not data.error:
                 return each.take(question, data)
             if data.error == Code.OFFSET_OUT_OF_RANGE:
-                self._out_of_range(connection, each, question)
+                self._out_of_range(each, question)
             else:
                 self.unserved(each, data.error)
             return False
@@ -398,11 +397,11 @@ class ReplicaFetcher(BrokerThread):
             log.warning("%r is fetched on when there is room: %s", each, error)
         each.delay(_FULL_DISK, error)
 
-    def _out_of_range(self, connection: BrokerConnection, each: FollowedLog, question: Question) -> None:
+    def _out_of_range(self, each: FollowedLog, question: Question) -> None:
         """Ask where the leader's log ends, and where it begins (R12)."""
         try:
-            end = offset_of(connection, self._terms, each, question, LATEST)
-            start = offset_of(connection, self._terms, each, question, EARLIEST)
+            end = self._leader.latest_offset(each, question)
+            start = self._leader.earliest_offset(each, question)
             check_range(start, end, repr(each))
         except BrokerError as error:
             each.delay(self._config.retry_backoff_ms / 1000, error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from segstore.errors import (
     IllegalStateError,
@@ -123,29 +123,36 @@ class _NoInbox:
         raise IllegalStateError(f"{id_!r}: no inbox is served while the store is being opened")
 
 
+class ControlPlane(NamedTuple):
+    """The parts that decide on the metadata of a store, write it, and carry it out."""
+
+    manager: ReplicaManager
+    topic_admin: ReplicatedTopicAdmin
+    controller: QuorumController
+    metadata_log: MetadataLog
+
+
+class StoreDirectories(NamedTuple):
+    """The directories of a store: `paths` has the `data_directories` that hold records, and then the witness,
+    if the store has one. `witness` is None without one, and while it is offline.
+    """
+
+    cluster_id: str
+    paths: Sequence[str]
+    data_directories: int
+    witness: StoreWriter | None
+
+
 class ReplicatedWriter:
-    """See `WritingSide`."""
+    """The `WritingSide` of a replicated store."""
 
     def __init__(
-        self,
-        context: StoreContext,
-        config: StoreConfig,
-        manager: ReplicaManager,
-        topic_admin: ReplicatedTopicAdmin,
-        controller: QuorumController,
-        metadata_log: MetadataLog,
-        witness: StoreWriter | None,
-        cluster_id: str,
-        paths: Sequence[str],
-        data_directories: int,
+        self, context: StoreContext, config: StoreConfig, plane: ControlPlane, directories: StoreDirectories
     ) -> None:
-        """`paths` are those of the `data_directories`, which hold records, and behind them that of the
-        witness, if the store has one: `witness` is None, too, where it is offline.
-        """
-        self.cluster_id, self.paths, self.data_directories = cluster_id, list(paths), data_directories
-        self.context, self.config, self.manager = context, config, manager
-        self.topic_admin, self.controller = topic_admin, controller
-        self.metadata_log, self.witness = metadata_log, witness
+        self.context, self.config = context, config
+        self.manager, self.topic_admin, self.controller, self.metadata_log = plane
+        self.cluster_id, paths, self.data_directories, self.witness = directories
+        self.paths, manager, controller = list(paths), self.manager, self.controller
         self.partitions = _Partitions(manager)
         self.sweeper = _Sweeper(lambda: manager.online)
         self.inbox: Adopting = _NoInbox()
