@@ -1,9 +1,8 @@
-"""`FollowedLog`: one partition's log, which follows that of a leader on another machine: what the core
-decides, carried out on the engine's log (Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6,
-R9 to R13, R41).
+"""`FollowedLog`: one partition's log, which follows the log of a leader on another machine (Kafka:
+ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6, R9 to R13, R41).
 
-On disk is what `storage.log.replica` writes. Threads: any, one at a time, by `lock`; an answer to a question
-that is no longer asked changes nothing (R11).
+On disk is what `storage.log.replica` writes. Threads: any, one at a time, by `lock`; an answer to an outdated
+question changes nothing (R11).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = Logger("segstore")
 
 
 class Key(NamedTuple):
-    """A partition of one topic, which is another one once it was deleted and made anew."""
+    """A partition of one topic; a topic that was deleted and made anew has another id."""
 
     topic: str
     topic_id: str
@@ -42,9 +41,7 @@ class Key(NamedTuple):
 
 
 class FetchPosition(NamedTuple):
-    """What is fetched of a partition: the fields of Kafka's FetchPartition. Epochs that are not known are
-    -1.
-    """
+    """The fields of Kafka's FetchPartition, by which a partition is fetched. Unknown epochs are -1."""
 
     offset: int
     current_leader_epoch: int
@@ -62,8 +59,9 @@ class Question(NamedTuple):
 
 
 class FollowedLog:
-    """One log. `led` says who leads it; `source` how far the leader's log reaches; `replica_id` is that of
-    this replica, -1 for a consumer. `error` is what prevents it from following, None while nothing does.
+    """One log. `led` is its leader with the leader epoch; `source` the known end of the leader's log;
+    `replica_id` is the id of this replica, -1 for a consumer. `error` prevents the log from being fetched,
+    None without one.
     """
 
     def __init__(self, topic: str, topic_id: str, partition: int, replica: Replica, replica_id: int) -> None:
@@ -74,49 +72,45 @@ class FollowedLog:
         self.led = LeaderAndEpoch(NO_LEADER, -1)
         self.source = SourceEnd()
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
-        """Takes the paths of copies of what was cut."""
+        """Called after a cut, with the paths of the copies in the quarantine."""
         self.on_reached: Callable[[FollowedLog], None] | None = None
-        """Called once, when this log shows all that the leader had when it was first fetched."""
+        """Called once, when this log shows all records that the leader had at the first fetch."""
         self.is_compared = False
-        """Whether the leader's log and this one have the same records where both have any, as far as this log
-        reached: nothing is taken before (see `Comparison`)."""
+        """Whether the leader's log and this log were found to have the same records at the offsets that both
+        have: before that nothing is appended (see `LogComparison`)."""
         self.error: Exception | None = None
         self.not_before = 0.0
-        """When it may be fetched again, by the monotonic clock."""
+        """The time of the next fetch at the earliest, by the monotonic clock."""
 
     @property
     def key(self) -> Key:
-        """Return what identifies it."""
+        """Return the partition."""
         return Key(self.topic, self.topic_id, self.partition)
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
     def follow(self, led: LeaderAndEpoch) -> None:
-        """Follow another leader, or the same one in another epoch; one of before that may be heard of late
-        is not followed.
-        """
+        """Follow a leader, unless its leader epoch is an earlier one, of which the news came late."""
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
             self.is_compared = self.is_compared and led == self.led
             self.led = led
 
     def lacks(self, end: int) -> bool:
-        """Return whether this log may lack records that the leader's has below `end`. Raises
-        StoreClosedError.
-        """
+        """Return whether this log may lack records of the leader's log below `end`. Raises StoreClosedError."""
         return not self.is_compared or self.replica.log_end_offset < end
 
     def delay(self, seconds: float, error: Exception | None) -> None:
-        """Fetch nothing for a while, for this reason."""
+        """Do not fetch for a while, because of `error`."""
         self.error, self.not_before = error, time.monotonic() + seconds
 
     # --- the fetcher's thread ---------------------------------------------------------------------
 
     def ask(self) -> Question:
-        """Return what to fetch next (R8). Raises StoreClosedError where the topic was removed."""
+        """Return the next fetch (R8). Raises StoreClosedError if the topic was removed."""
         with self.lock:
             held, led = log_of(self.replica), self.led
-        # Where the leader's epoch is not known, no batch can be of a later one.
+        # If the leader epoch is not known, batches of any epoch are appended.
         epoch = led.leader_epoch if led.leader_epoch >= 0 else INT32_MAX
         follower = Follower(self._replica_id, held, led.leader, epoch, 0)
         request = follower.fetch(-1)
@@ -125,7 +119,7 @@ class FollowedLog:
         return Question(position, led, follower, request)
 
     def take(self, question: Question, data: FetchedData) -> bool:
-        """Append what an answer without error brings, or cut the log; return whether the log has changed.
+        """Append the batches of an answer without error, or cut the log; return whether the log has changed.
 
         Raises CorruptRecordError for damaged batches; InvalidArgumentError for batches that do not follow
         this log; UnusableAnswerError; StorageError.
@@ -143,7 +137,7 @@ class FollowedLog:
         return has_changed
 
     def _told(self, high_watermark: int, end: int, size: int) -> None:
-        """Note what an answer tells of the leader's log."""
+        """Note the high watermark of an answer, the end that is known by it, and its size."""
         self.source.told(high_watermark, end, size)
         tell = self.on_reached
         if tell is not None and self.source.has_reached_target(self.replica.high_watermark):
@@ -151,9 +145,9 @@ class FollowedLog:
             tell(self)
 
     def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Do what `take` does with an answer of this leader, where its batches go on where the log ends,
-        under the same leader epoch. False, and nothing is done, where it is anything else. Raises
-        StorageError, StoreClosedError.
+        """Append an answer of this leader as `take`, if its batches begin at the log's end, and are of the
+        latest leader epoch. Return False, and do nothing, for any other answer. Raises StorageError,
+        StoreClosedError.
         """
         high_watermark, _, start, records = brought
         with self.lock:
@@ -168,8 +162,8 @@ class FollowedLog:
         return True
 
     def take_piece(self, led: LeaderAndEpoch, brought: Brought) -> bool:
-        """Do what `take` does with whole batches of an answer of this leader, of which those before were
-        taken. False, and nothing is done, where another one leads by now. Raises as `take`.
+        """Take whole batches of a long answer, after the batches before them. Return False, and do nothing,
+        if `led` is not the leader any more. Raises as `take`.
         """
         if self.take_next(led, brought):
             return True
@@ -180,9 +174,9 @@ class FollowedLog:
         return self.take(question, data)
 
     def go_on(self, question: Question, end_offset: int, data: FetchedData) -> bool:
-        """Let the log end at `end_offset`, the end of the leader's log, which has no batch from the position
-        that was asked for to there; `data` has its high watermark (R41). Return whether that was done. Raises
-        StorageError, StoreClosedError.
+        """Let the log end at `end_offset`, the end of the leader's log, which has no batch from the
+        question's position on; `data` has the leader's high watermark (R41). Return whether the log has
+        changed. Raises StorageError, StoreClosedError.
         """
         answer = FetchAnswer(None, data.high_watermark, data.log_start_offset, end_offset)
         with self.lock:
@@ -195,8 +189,8 @@ class FollowedLog:
         return has_changed
 
     def out_of_range(self, question: Question, start: int, end: int) -> bool:
-        """Cut the log, or begin it anew, if the leader's log from `start` to `end` lacks the offset that was
-        asked for (R12); return whether the log has changed. Raises StorageError, StoreClosedError.
+        """Cut the log, or begin it anew, if the leader's log, from `start` to `end`, lacks the question's
+        offset (R12); return whether the log has changed. Raises StorageError, StoreClosedError.
         """
         role = question.follower
         with self.lock:
@@ -211,13 +205,13 @@ class FollowedLog:
         return has_changed
 
     def compared(self, question: Question) -> None:
-        """Take that this log has no other records than the leader of a question, where both have any."""
+        """Note that this log has the records of the question's leader at the offsets that both have."""
         with self.lock:
             if question.led == self.led:
                 self.is_compared = question.position.offset == self.replica.log_end_offset
 
     def cut_unlike(self, question: Question, offset: int) -> None:
-        """Cut this log at `offset`, from which on the leader of a question has other records. Raises
+        """Cut this log at `offset`, since the question's leader has other records from there on. Raises
         StorageError, StoreClosedError.
         """
         with self.lock:
@@ -230,7 +224,7 @@ class FollowedLog:
         self._cut(before, cut, why or "which is shorter")
 
     def _cut(self, before: int, cut: Truncated, why: str) -> None:
-        """Have the log compared again after a truncation, and report what was cut."""
+        """Have the log compared again after a truncation, and report the offsets that were cut."""
         self.is_compared = False
         if not cut.cut_bytes:
             return

@@ -56,7 +56,7 @@ READY = 30_000
 """Ms that an open waits for the leaders that are elected to take appends."""
 
 SHOWN = 2_000
-"""Ms that an open waits at most for followers, so that what was committed is shown at once (R38)."""
+"""Ms that an open waits at most for followers, so that all committed records are shown at once (R38)."""
 
 
 class Restart:
