@@ -97,7 +97,7 @@ class FollowedLog:
             self.led = led
 
     def lacks(self, end: int) -> bool:
-        """Return whether this log may lack records of the leader's log below `end`. Raises StoreClosedError."""
+        """Return whether this log may lack records of the leader below `end`. Raises StoreClosedError."""
         return not self.is_compared or self.replica.log_end_offset < end
 
     def delay(self, seconds: float, error: Exception | None) -> None:

@@ -68,7 +68,7 @@ class Restart:
         self._controller, self._directories = controller, directories
 
     def run(self, *first: Event) -> None:
-        """Register, elect, and unfence. The events `first` are decided with the registrations, by one write."""
+        """Register, elect, and unfence. The events `first` come with the registrations, by one write."""
         self._decide(self._register, *first)
         for broker in sorted(self._directories):
             self._decide(partial(self._beat, broker))

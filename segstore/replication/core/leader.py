@@ -223,7 +223,7 @@ class Leader:
         return synced < min(promised, self.remotes[replica].end_offset)
 
     def _may_join(self, replica: int) -> bool:
-        """Return whether a follower may join the ISR (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync)."""
+        """Return whether a follower may join (Kafka: Partition.canAddReplicaToIsr, isFollowerInSync)."""
         # Kafka does not look at the log start. But below its log start this log has no epochs, so a follower
         # does not learn that its own records there are divergent, and were never committed. If that follower
         # were elected before its log begins at this log's start, it would show those records.
