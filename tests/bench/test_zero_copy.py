@@ -29,7 +29,7 @@ from segstore.cli.output import console
 from segstore.errors import StorageError
 from segstore.storage.transfer import METHODS
 
-pytestmark = pytest.mark.on_disk
+pytestmark = [pytest.mark.on_disk, pytest.mark.kind("programs")]
 
 SHORT = MeasurementPlan(sizes=(KIB, 64 * KIB), runs=2, seconds=0.0005, stretch=256 * KIB)
 PAIRS = [(sink, method) for sink in SINKS for method, of in ALL_METHODS.items() if sink in of.kinds]

@@ -20,6 +20,8 @@ from segstore.bench.zero_copy.contenders import EXHIBITS, ErrorQueueNotices, Exh
 from segstore.bench.zero_copy.counted_files import CountedFiles
 from segstore.sending import SentFile
 
+pytestmark = pytest.mark.kind("programs")
+
 SO_ZEROCOPY = 60
 TOTAL = 6_000_000
 needs_zerocopy = pytest.mark.skipif("zerocopy" not in SHOWN, reason="there is no MSG_ZEROCOPY here")

@@ -19,6 +19,8 @@ from segstore.replica_fetcher import comparison
 from segstore.replica_fetcher.compared_fetch import ComparedFetch
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 KINDS = ("mirror", "standby")
 
 

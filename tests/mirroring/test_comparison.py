@@ -9,6 +9,8 @@ import pytest
 from segstore.records import Columns, Template, encode, scan
 from segstore.replica_fetcher.comparison import ComparedWindow, Divergence, compare
 
+pytestmark = pytest.mark.kind("mirrors")
+
 GZIP = 1
 
 

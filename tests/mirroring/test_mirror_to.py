@@ -24,6 +24,8 @@ from segstore.mirroring.outbound.ready_batch import producer_id, ready_batch
 from segstore.records import Columns, decode, encode, scan
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 QUICK = {
     "metadata.max.age.ms": 200,
     "retry.backoff.ms": 5,

@@ -21,6 +21,8 @@ from segstore.replica_fetcher import compared_fetch
 from segstore.server.apis import Api
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 KINDS = ("mirror", "standby")
 SMALL = {"segment.bytes": 3000}
 COMPACTED = {**SMALL, "cleanup.policy": "compact", "file.delete.delay.ms": 0}

@@ -37,6 +37,8 @@ from segstore.testing import Broker
 from segstore.wire import cluster
 from segstore.wire.metadata import ClusterMetadata, LeaderAndEpoch, Topic
 
+pytestmark = pytest.mark.kind("mirrors")
+
 LED = LeaderAndEpoch(1, 0)
 ID = names.new_topic_id()
 KINDS = ("mirror", "standby")

@@ -20,6 +20,8 @@ import segstore
 from segstore.replica_fetcher import fetcher as module
 from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
 
+pytestmark = pytest.mark.kind("mirrors")
+
 TIMES, TURNS = 10, 10
 MOST = {"MainThread": 22, "segstore-server": 110, "segstore-fetcher": 44}
 """The most Python calls of each thread for one append, where nothing else happens: on a busy machine some

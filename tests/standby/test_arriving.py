@@ -20,6 +20,8 @@ from segstore.errors import StoreClosedError
 from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 LIMIT = PATIENCE * 1000
 LONG = 3_000_000
 """Bytes of an answer, which has several pieces."""

@@ -18,6 +18,8 @@ from segstore.errors import BrokerError, CorruptCheckpointError, DisconnectedErr
 from segstore.replica_fetcher.primary import PrimaryClient
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 LIMIT = PATIENCE * 1000
 QUICK = {"metadata.max.age.ms": 50, "fetch.max.wait.ms": 50, "reconnect.backoff.ms": 5}
 STATES = ["new", "held", "returns"]

@@ -20,6 +20,8 @@ from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
 from segstore.server.apis import Api
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 LIMIT = PATIENCE * 1000
 MIB = 1 << 20
 SLOW = {"fetch.max.wait.ms": 20_000, "metadata.max.age.ms": 50}

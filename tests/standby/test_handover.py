@@ -20,6 +20,8 @@ from segstore.replica_fetcher.primary import PrimaryClient
 from segstore.testing import Broker
 from segstore.wire.cluster import Cluster
 
+pytestmark = pytest.mark.kind("mirrors")
+
 LIMIT = PATIENCE * 1000
 QUICK = {"metadata.max.age.ms": 50, "fetch.max.wait.ms": 50, "reconnect.backoff.ms": 5}
 

@@ -16,6 +16,8 @@ from segstore import errors
 from segstore.replica_fetcher.running import Following
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 QUICK = {
     "metadata.max.age.ms": 50,
     "fetch.max.wait.ms": 50,

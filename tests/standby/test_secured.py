@@ -19,6 +19,8 @@ from segstore.files import Files
 from segstore.replica_fetcher.new_leader_notice import Announcer
 from segstore.storage.meta.promotion import PROMOTION
 
+pytestmark = pytest.mark.kind("mirrors")
+
 LIMIT = PATIENCE * 1000
 QUICK = {"metadata.max.age.ms": 50, "fetch.max.wait.ms": 50, "retry.backoff.ms": 5}
 

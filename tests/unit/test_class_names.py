@@ -9,7 +9,7 @@ from places import REPOSITORY
 
 PACKAGE = REPOSITORY / "segstore"
 TWICE = {
-    "PartitionState": "applications see both: the state of a replicated partition, and a group's in a partition",
+    "PartitionState": "both are public: of a replicated partition, and of a group in a partition",
     "TopicRecord": "applications see the record of a scan; the metadata log's is named as Kafka's message",
 }
 """Names of two classes, and the reason of each."""

@@ -18,6 +18,8 @@ from places import REPOSITORY
 import segstore
 from segstore.storage.store.sweeper import Swept
 
+pytestmark = pytest.mark.kind("programs")
+
 PACKAGES = Path(np.__file__).parents[1]
 EAGER = {
     "segstore",

@@ -89,6 +89,7 @@ with segstore.open(path, mode=mode) as store, segstore.Consumer(
 SETTLED, WATCHED = 4, 10  # seconds
 
 
+@pytest.mark.kind("strace")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace here")
 @pytest.mark.judge("strace")
 @pytest.mark.parametrize(

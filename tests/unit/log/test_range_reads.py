@@ -79,7 +79,7 @@ class Told(CountingFiles):
 SIZES = (61, 200, 700, 3_000, 20_000, 60_000)
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_both_ways_give_the_same(made: Path, store_dir: Path, mode: str, rng: random.Random) -> None:
     files = Told()
@@ -101,7 +101,7 @@ def test_both_ways_give_the_same(made: Path, store_dir: Path, mode: str, rng: ra
     assert files.found > 10
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_damage_gives_what_the_long_way_gives(
     made: Path, tmp_path: Path, mode: str, rng: random.Random

@@ -24,7 +24,7 @@ STRESSED = (
 def stressed(name: str, times: int, folder: Path, *options: str) -> subprocess.CompletedProcess[str] | None:
     """Build and run a program of C with these options of the compiler; None if it can't be built so."""
     program = str(folder / name)
-    sources = [str(SUPPORT / f"{name}.c"), *(str(NATIVE / f"{name}.c") for name in STRESSED)]
+    sources = [str(SUPPORT / "faults" / f"{name}.c"), *(str(NATIVE / f"{name}.c") for name in STRESSED)]
     build = ["-std=gnu11", "-O1", "-g", "-pthread", f"-I{NATIVE}", *options, "-o", program, *sources]
     if subprocess.run([*compiler(), *build], capture_output=True, check=False).returncode:
         return None

@@ -15,7 +15,7 @@ from kafka_broker import free_port
 from places import SUPPORT
 from waiting import PATIENCE
 
-FILE_POM = SUPPORT / "kafka_connect_file" / "pom.xml"
+FILE_POM = SUPPORT / "kafka" / "kafka_connect_file" / "pom.xml"
 CLI = "org.apache.kafka.connect.cli.Connect"
 FILES = "org.apache.kafka.connect.file.FileStream"
 STRINGS = "org.apache.kafka.connect.storage.StringConverter"

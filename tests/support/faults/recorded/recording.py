@@ -43,7 +43,7 @@ def library() -> Path:
     made = Path(mkdtemp(prefix="segstore-recorder-")) / "recording.so"
     atexit.register(shutil.rmtree, made.parent, ignore_errors=True)
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-pthread"]
-    sources = map(str, sorted((SUPPORT / "recording").glob("*.c")))
+    sources = map(str, sorted((SUPPORT / "faults" / "recording").glob("*.c")))
     subprocess.run([*compiler, *flags, "-o", str(made), *sources], check=True)
     return made
 

@@ -1,6 +1,6 @@
 /* A recorder of what a program does to its disk: below the C of the engine and below Python, calls that change files
  * under one directory are written to a trace, in one order for all threads and processes. Loaded by LD_PRELOAD;
- * tests/support/recorded/ reads the trace and builds from it what a power cut may leave.
+ * tests/support/faults/recorded/ reads the trace and builds from it what a power cut may leave.
  *
  *   SEGSTORE_RECORDING_ROOT   the directory
  *   SEGSTORE_RECORDING_TRACE  the file that gets the records; beside it lies "<it>.guard"

@@ -5,9 +5,9 @@
     for cut in recording.cuts(rng, most=10):      # what cuts at some of its calls may leave
         cut.image.write(somewhere)
 
-`tests/support/recording/`, loaded by LD_PRELOAD, writes each call that changes anything to a trace; `replay`
-carries the trace out on the disk of `faulty`, whose kinds of cuts are used. So calls that pass the seam of
-`Files` by are seen, too: those of C and of other processes, and stores to mappings.
+`tests/support/faults/recording/`, loaded by LD_PRELOAD, writes each call that changes anything to a trace;
+`replay` carries the trace out on the disk of `faulty`, whose kinds of cuts are used. So calls that pass the
+seam of `Files` by are seen, too: those of C and of other processes, and stores to mappings.
 """
 
 from .recording import Recording, library

@@ -1,8 +1,8 @@
 """Lets Apache Kafka's own dump tool, DumpLogSegments, judge log directories; and runs its console tools
 against a server (`console`).
 
-Maven resolves them from tests/support/kafka/pom.xml, which alone says the version, offline where it can;
-.cache/kafka keeps the class path.
+Maven resolves them from tests/support/kafka/kafka/pom.xml, which alone says the version, offline where it
+can; .cache/kafka keeps the class path.
 The tool prints a line per batch, record and index entry. Every line that has none of these forms counts as an
 error, so that an unforeseen complaint is an error too.
 

@@ -13,7 +13,7 @@ from places import SUPPORT
 from waiting import PATIENCE, until
 
 T = TypeVar("T")
-POM = SUPPORT / "kafka_apps" / "pom.xml"
+POM = SUPPORT / "kafka" / "kafka_apps" / "pom.xml"
 """Connect and Streams."""
 JAVA = (
     *("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 TESTS = REPOSITORY / "tests"
 SUPPORT = TESTS / "support"
 GOLDEN = TESTS / "golden"
-IMPORTED = [str(TESTS / room) for room in ("plugins", "support", "models", "processes", "hostile")]
+ROOMS = sorted(each for each in SUPPORT.iterdir() if each.is_dir())
+IMPORTED = [str(TESTS / room) for room in ("plugins", "models", "processes", "hostile")]
+IMPORTED += map(str, ROOMS)
 """Folders whose modules and packages tests import by their own names, as pyproject.toml lists them."""
 
 

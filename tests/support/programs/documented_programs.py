@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import command_tree
 import pages
 from documented_commands import ASSIGNMENT, Command
-from places import REPOSITORY, SUPPORT
+from places import REPOSITORY, ROOMS
 
 INSTALLED = re.compile(r"^/opt/segstore(-[0-9.]+)?/bin/")
 EXTRA = re.compile(r"(?:segstore|\.|\./segstore)\[([\w,-]+)\]")
@@ -97,7 +97,7 @@ def _is_module(name: str) -> bool:
     """Return whether `python -m` finds a module, in the clone or beside the helpers of the tests. Nothing is
     imported for that.
     """
-    for place in (REPOSITORY, SUPPORT):
+    for place in (REPOSITORY, *ROOMS):
         path = place.joinpath(*name.split("."))
         if path.with_suffix(".py").exists() or (path / "__main__.py").exists():
             return True

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from places import environment
 from waiting import PATIENCE
 
 
@@ -29,7 +30,11 @@ class MemberProcess:
         self._log = root.with_suffix(".log")
         with open(self._log, "ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out
+                [sys.executable, __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                env=environment(),
             )
         self._send(node, root, cluster_id, controller, dict(peers), told)
 
