@@ -59,7 +59,6 @@ from segstore.storage.transfer.stretch import (
     exchange_at_once,
     find_stretch,
     has_transactions,
-    stretch_at_once,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class PartitionLog(PublicNames):
         {
             *("aborted_transactions", "append_as_leader", "append_may_wait", "epoch_end", "epoch_of"),
             *("exchange_fetch", "exchange_produce", "has_replicas", "is_gone", "nearest", "read_view"),
-            *("partition_for_write", "stored", "stretch", "stretch_at_once", "view", "with_view"),
+            *("partition_for_write", "stored", "stretch", "view", "with_view"),
             *("await_committed", "check_committed", "partition_led", "shows_all", "with_reading"),
         }
     )
@@ -731,35 +730,10 @@ class PartitionLog(PublicNames):
 
         return self.with_view(find)
 
-    def stretch_at_once(
-        self, offset: int, max_bytes: int, committed: bool, whole: bool = False
-    ) -> Stretch | None:
-        """Return what `stretch` gives for these arguments, where that takes one look at one segment. None,
-        and nothing is done, where anything is unusual: an offset that is not there, a file that is not open,
-        a transaction, an error.
-        """
-        context = self._context
-        if context.closed or not context.here[0]:
-            return None
-        try:
-            shown = view = self._views.view
-            if whole and isinstance(source := self._source, Partition):
-                view = source.visible.written
-            if not view.start_offset <= offset <= view.end_offset or shown.stable_offset < 0:
-                return None
-            found = stretch_at_once(view, offset, max_bytes, committed, context)
-            if found is not None and view is not shown:
-                found.high_watermark, found.last_stable_offset = shown.end_offset, shown.stable_offset
-            return found
-        except SegstoreError:
-            return None
-        except OSError as error:
-            if not is_refusal(error):
-                raise
-            return None
-
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Do as `exchange_produce`, for a fetch that `stretch_at_once` would serve. Raises nothing."""
+        """Receive a fetch, and answer it if C copies its batches from the open file of one segment; return as
+        `exchange_produce`. Raises nothing.
+        """
         context = self._context
         if context.closed or not context.here[0]:
             return None

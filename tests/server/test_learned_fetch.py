@@ -17,7 +17,7 @@ from wire_client import WireClient
 
 import segstore
 from segstore.coordinator.quotas import quotas
-from segstore.server.handlers.repeated_fetch import RepeatedFetch
+from segstore.server.learned.fetch import SessionlessFetch
 
 Change = Callable[[segstore.Store], object]
 Fields = dict[str, Any]
@@ -25,7 +25,7 @@ Fields = dict[str, Any]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    return told_by(RepeatedFetch, monkeypatch)
+    return told_by(SessionlessFetch, monkeypatch)
 
 
 @pytest.fixture

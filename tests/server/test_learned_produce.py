@@ -20,7 +20,7 @@ import segstore
 from segstore.coordinator.quotas import quotas
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
-from segstore.server.handlers.repeated_produce import RepeatedProduce
+from segstore.server.learned.produce import LearnedProduce
 from segstore.testing import Broker
 
 _Request = structs("ProduceRequest")
@@ -45,7 +45,7 @@ class Played:
         (correlation_id,) = struct.unpack_from(">i", data, 8)
         found = self._wire.receive(Sent("Produce", version, correlation_id))
         (connection,) = connections(self.server)
-        self.repeats += isinstance(connection.repeat, RepeatedProduce)
+        self.repeats += isinstance(connection.learned, LearnedProduce)
         for topic in found.responses:
             topic.topic_id = bytes(16)  # which differs from store to store
         return found
