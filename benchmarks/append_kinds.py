@@ -77,12 +77,12 @@ class Place:
     def followed(self) -> segstore.PartitionLog:
         """Return the empty log of a primary, whose standby in sync mode is another process."""
         log = self.log()
-        server = self._stack.enter_context(segstore.serve(log._store, port=0))
+        server = self._stack.enter_context(segstore.serve(log.store, port=0))
         self._stack.enter_context(following(server.bootstrap_servers, self._path / "standby", "sync"))
         return log
 
     def producer(self, log: segstore.PartitionLog, **settings: Any) -> segstore.Producer:
-        made = segstore.Producer(log._store, linger_ms=0, **settings)
+        made = segstore.Producer(log.store, linger_ms=0, **settings)
         return self._stack.enter_context(made)
 
     @staticmethod
@@ -125,7 +125,7 @@ def batch_of(producer_id: int, sequence: int, offset: int = 0) -> bytearray:
 
 def follower(log: segstore.PartitionLog) -> Setup:
     """A replica that follows takes batches of a producer with an id, as a fetch brings them."""
-    side = log._store._side  # type: ignore[attr-defined]
+    side = log.store.engine  # type: ignore[attr-defined]
     replica, numbers = side.partitions.replica("t", 0), count()
     replica.follow()
 
@@ -150,7 +150,7 @@ def swept(log: segstore.PartitionLog) -> Setup:
 
         def sweep() -> None:
             while not ended.wait(SWEEP_SECONDS):
-                log._store.sweep()
+                log.store.sweep()
 
         thread = threading.Thread(target=sweep)
         thread.start()

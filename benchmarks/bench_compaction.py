@@ -59,7 +59,7 @@ def fill(store: segstore.Store) -> segstore.PartitionLog:
 
 
 def compact(store: segstore.Store, log: segstore.PartitionLog) -> cleaner.CleanResult:
-    return cleaner.clean(log.partition_for_write(), StoreConfig(), store._context.clock(), cleaner.Throttle())
+    return cleaner.clean(log.partition_for_write(), StoreConfig(), store.context.clock(), cleaner.Throttler())
 
 
 def copied(log: segstore.PartitionLog, path: Path) -> int:
@@ -120,7 +120,7 @@ with segstore.open(sys.argv[1]) as store:
     partition = store.partition("t").partition_for_write()
     open("/proc/self/clear_refs", "w").write("5")  # forget the peak so far
     before = kib("VmRSS:")
-    done = cleaner.clean(partition, StoreConfig(), store._context.clock(), cleaner.Throttle())
+    done = cleaner.clean(partition, StoreConfig(), store.context.clock(), cleaner.Throttler())
     print(kib("VmHWM:") - before, done.bytes_before)
 """
 
@@ -161,7 +161,7 @@ def test_appends_go_on(benchmark: Any, results: Results, filled: tuple[segstore.
             finally:
                 done.set()
 
-        store._writer().sweeper._scheduler.soon(run)
+        store.writer().sweeper._scheduler.soon(run)
         return appends(lambda n: n > 100 and done.is_set())
 
     by_turns(

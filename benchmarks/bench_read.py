@@ -132,7 +132,7 @@ def test_read_by_sizes(
             seconds.append(time.perf_counter() - began)
             assert seen == wanted
 
-    with segstore.open(log._context.root, "r") as store:
+    with segstore.open(log.context.root, "r") as store:
         source = log if mode == "rw" else store.partition("t")
         benchmark.pedantic(lambda: turn(source), rounds=ROUNDS, warmup_rounds=1)
     rates = {size: RECORDS / median(seconds[1:]) / 1e6 for size, seconds in took.items()}

@@ -45,7 +45,7 @@ def delete(store: segstore.Store, mib: int) -> Cost:
     began = time.perf_counter()
     (swept,) = store.sweep()
     renamed = time.perf_counter()
-    store._context.graveyard.clear(closing=True)
+    store.context.graveyard.clear(closing=True)
     unlinked = time.perf_counter()
     assert swept.deleted_segments >= SEGMENTS
     assert swept.deleted_bytes >= SEGMENTS * (size - (1 << 19))

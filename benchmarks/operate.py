@@ -96,7 +96,7 @@ def bare() -> ModuleType:
     made.__package__ = connection.__package__
     sys.modules[f"{__name__}.bare"] = made
     exec(compile("\n".join(lines), "bare connections", "exec"), made.__dict__)
-    made.State = connection.State  # type: ignore[attr-defined]  # others compare with its members
+    made.State = connection.ConnectionState  # type: ignore[attr-defined]  # others compare with its members
     made.Connection.row = lambda channel, api: Nowhere  # type: ignore[attr-defined]
     return made
 

@@ -58,7 +58,7 @@ def measured(base: Path, directories: int) -> list[str]:
     with segstore.open_replicated(paths, config=config, files=files) as store:
         store.create_topic("t", config={"flush.messages": 1}, assignments={0: list(range(directories))})
         log: Any = store.partition("t")
-        kept = store._replicated.kept
+        kept = store.replicated.kept
 
         def both() -> list[str]:
             found = [timed(lambda number: log.append(RECORD)), timed(kept.set_producer_id)]

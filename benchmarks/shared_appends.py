@@ -86,7 +86,7 @@ def writer(path: str, durable: bool, shared: bool, appends: bool) -> Iterator[Op
 
 def syncs_of(store: Any) -> int:
     """Return how many syncs the members of a store have made of its log, which is the first one."""
-    return int(store._side.sharing.file.log(0).sync_word)
+    return int(store.engine.sharing.file.log(0).sync_word)
 
 
 @contextmanager

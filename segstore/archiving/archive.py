@@ -341,7 +341,7 @@ def opened(
     if beside is None:
         held = open_store(store, "r")  # type: ignore[arg-type]
     else:
-        context = beside._context
+        context = beside.context
         context.check_open()
         held = open_store(beside.path, "r", clock=context.clock, files=context.files)
     try:
@@ -354,7 +354,7 @@ def opened(
 
 def _check_outside(objects: RemoteFiles, store: Store) -> None:
     """Raise InvalidArgumentError for an archive in the directory of its store."""
-    files, directory = store._context.files, objects.directory
+    files, directory = store.context.files, objects.directory
     if directory is None:
         return
     root = files.real_path(store.path)

@@ -15,12 +15,12 @@ from segstore.storage.meta.published_ends import Ends
 
 def lags(moments: Moments, archiver: Archiver | None) -> dict[tuple[str, int], Lag]:
     """Return the lag of each partition. Raises StoreClosedError, OSError."""
-    moments.store._context.check_open()
+    moments.store.context.check_open()
     now = moments.ends_now(moments.slots)
     if archiver is None or archiver.carried is None:
         return {(key.topic, key.partition): UNKNOWN for key in now}
     had = archiver.state.partitions
-    ms = max(moments.store._context.clock() - archiver.carried.time, 0)
+    ms = max(moments.store.context.clock() - archiver.carried.time, 0)
     found = {}
     for key, ends in now.items():
         there = had.get(key)

@@ -47,9 +47,9 @@ class Moments:
     """Takes moments of a store that is open "r"."""
 
     def __init__(self, store: Store, settings: ArchiveSettings) -> None:
-        assert isinstance(store._side, StoreReader)
-        self.store, self.side, self._settings = store, store._side, settings
-        self.files = store._context.files
+        assert isinstance(store.engine, StoreReader)
+        self.store, self.side, self._settings = store, store.engine, settings
+        self.files = store.context.files
         self._found: Mapping[str, TopicInfo] | None = None
         self._topics: dict[str, TopicInfo] = {}
         self._all: frozenset[tuple[str, str]] = frozenset()
@@ -63,7 +63,7 @@ class Moments:
     def take(self) -> Moment:
         """Return this moment. Raises OSError, CorruptCheckpointError."""
         self._look_at_topics()
-        now = self.store._context.clock()
+        now = self.store.context.clock()
         return Moment(now, self._topics, self._all, self.ends_now(self._slots))
 
     def _look_at_topics(self) -> None:

@@ -49,7 +49,7 @@ def _of_store(path: str) -> bool:
     with open_reading(path):  # a directory that is none is not made
         pass
     with segstore.open(path) as store:
-        side = store._side
+        side = store.engine
         if not isinstance(side, StoreWriter):
             raise InvalidArgumentError(f"{path}: {_NONE}")
         return side.primary.unregister()

@@ -175,7 +175,7 @@ def _serve(asked: ServerOptions, old_primary_config: Any, shared: bool, came: Si
         Lifetime(made.path) as life,
         _opened(made.path, made.of_store, shared) as store,
     ):
-        life.is_closed = lambda: store._context.closed
+        life.is_closed = lambda: store.context.closed
         if made.ignored:
             log.info("%s: %s have no effect here", asked.config, ", ".join(made.ignored))
         try:

@@ -86,5 +86,5 @@ def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Findi
 
 
 def _path(log: PartitionLog, offset: int) -> str:
-    there = [segment for segment in log._source.view.segments if segment.base_offset <= offset]
+    there = [segment for segment in log.source.view.segments if segment.base_offset <= offset]
     return there[-1].path if there else names.partition_dir(log.topic, log.partition)

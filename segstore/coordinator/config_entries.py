@@ -106,7 +106,7 @@ def _java_double(value: float) -> str:
 
 def settings_of(store: Store) -> KafkaSettings | None:
     """Return the settings of a store, None where it is open for reading."""
-    side = store._side
+    side = store.engine
     return None if isinstance(side, StoreReader) else side.config
 
 

@@ -28,9 +28,9 @@ class ScramCredentials:
     """Raises CorruptCheckpointError, StorageError where the credentials can't be read."""
 
     def __init__(self, store: Store) -> None:
-        side = store._side
-        self._context, self._lock = store._context, Mutex()
-        self._writer = None if isinstance(side, StoreReader) or not store._keeps else side
+        side = store.engine
+        self._context, self._lock = store.context, Mutex()
+        self._writer = None if isinstance(side, StoreReader) or not store.keeps else side
         with os_errors():
             self._held: Credentials = (
                 read_credentials(self._context.files, self._context.root)
@@ -82,7 +82,7 @@ def scram_credentials(store: Store) -> ScramCredentials:
     """Return the credentials of an open store; those of one that is open for reading are as they are now.
     Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
     """
-    if store._keeps:
+    if store.keeps:
         return shared(store, ScramCredentials)
-    store._context.check_open()
+    store.context.check_open()
     return ScramCredentials(store)

@@ -43,9 +43,9 @@ class GroupSettings:
     """Raises CorruptCheckpointError, StorageError where the settings can't be read."""
 
     def __init__(self, store: Store) -> None:
-        side = store._side
-        self._context, self._lock = store._context, Mutex()
-        self._writer = None if isinstance(side, StoreReader) or not store._keeps else side
+        side = store.engine
+        self._context, self._lock = store.context, Mutex()
+        self._writer = None if isinstance(side, StoreReader) or not store.keeps else side
         self._store = StoreConfig() if self._writer is None else self._writer.config
         self._level, self._shares = DEAD_LETTERS_SINCE, dict[str, ShareSettings]()
         with os_errors():
@@ -182,7 +182,7 @@ def group_settings(store: Store) -> GroupSettings:
     """Return the settings of an open store's groups; those of one that is open for reading are as they are
     now. Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
     """
-    if store._keeps:
+    if store.keeps:
         return shared(store, GroupSettings)
-    store._context.check_open()
+    store.context.check_open()
     return GroupSettings(store)

@@ -147,7 +147,7 @@ def end_transactions(store: Store) -> None:
     store is open all the same. Before anything is appended, share groups learn of logs that a crash has cut.
     """
     try:
-        writer = store._writer()
+        writer = store.writer()
         topics = writer.topics
         if SHARE_GROUP_STATE in topics:
             cut_shares(store, writer)
@@ -161,7 +161,7 @@ def end_transactions(store: Store) -> None:
         parts.shared(store, TransactionCoordinator)
     except (SegstoreError, OSError):
         log.exception("%r: transactions that were left open are not ended yet", store)
-        store._context.scheduler.after(RETRY, _again(weakref.ref(store)))
+        store.context.scheduler.after(RETRY, _again(weakref.ref(store)))
 
 
 def cut_shares(store: Store, writer: WritingSide) -> None:
@@ -186,7 +186,7 @@ def _raise_share_group(store: Store, group: str, epoch: int) -> None:
 def _again(ref: Callable[[], Store | None]) -> Callable[[], None]:
     def run() -> None:
         store = ref()
-        if store is not None and not store._context.closed:
+        if store is not None and not store.context.closed:
             end_transactions(store)
 
     return run

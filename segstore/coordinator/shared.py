@@ -48,7 +48,7 @@ class _StoreParts:
 
 def existing(store: Store, make: Callable[[Store], P]) -> P | None:
     """Return the store's `make(store)`; None where it is not made, or the store is being closed."""
-    part: P | None = store._attach(_StoreParts).made.get(make)  # type: ignore[assignment]
+    part: P | None = store.attach(_StoreParts).made.get(make)  # type: ignore[assignment]
     return part
 
 
@@ -57,8 +57,8 @@ def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P]
     is given. Raises ReadOnlyError, StoreClosedError, ForkedError; IllegalStateError in a guest of a shared
     store, since the host has these parts.
     """
-    store._context.check_writable()
-    parts = store._attach(_StoreParts)
+    store.context.check_writable()
+    parts = store.attach(_StoreParts)
     found: P | None = parts.made.get(make)  # type: ignore[assignment]
     if found is not None:
         return found
@@ -77,7 +77,7 @@ def _made(parts: _StoreParts, store: Store, make: Callable[[Store], P], build: C
     """
     if make in parts.making:
         raise refused(under_way())
-    store._check_keeps(make.__name__)
+    store.check_keeps(make.__name__)
     try:
         parts.making.add(make)  # within the block: an interrupt may come before the next line
         return build(store)

@@ -100,9 +100,9 @@ def floor(log: PartitionLog) -> int:
     whole. The cleaner's checkpoint says how far compaction came; where that was lost, the batches that it
     wrote show it.
     """
-    assert isinstance(log._store, Store)
-    cleaned = max(log._store._cleaned().get((log.topic, log.partition), 0), log.start_offset)
-    view = log._source.view
+    assert isinstance(log.store, Store)
+    cleaned = max(log.store._cleaned().get((log.topic, log.partition), 0), log.start_offset)
+    view = log.source.view
     if cleaned >= view.end_offset or not _was_cleaned(log, min(cleaned, view.end_offset), view.bases[-1]):
         return min(cleaned, view.end_offset)
     return max(view.bases[-1], cleaned)
@@ -178,7 +178,7 @@ def restore(log: PartitionLog, seen: TreeSnapshot, path: str, target: str | os.P
     Raises FileNotFoundError where the snapshot has nothing at `path`; FileExistsError where `target` is not
     empty; OSError; CorruptRecordError. The files that were written by then stay.
     """
-    path, root, files = clean_path(path), arguments.path("target", target), log._context.files
+    path, root, files = clean_path(path), arguments.path("target", target), log.context.files
     nodes = list(seen.nodes.walk(path))
     if not nodes:
         raise error(errno.ENOENT, path)

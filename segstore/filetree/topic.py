@@ -52,7 +52,7 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
     try:
         store.create_topic(topic, config={**SETTINGS, **config})
     except TopicAlreadyExistsError:
-        store._await_topic(topic)  # another thread has just created it
+        store.await_topic(topic)  # another thread has just created it
 
 
 # --- writing -----------------------------------------------------------------------------------
@@ -110,4 +110,4 @@ def append_all(log: PartitionLog, entries: Sequence[Entry]) -> None:
 
 def _append(log: PartitionLog, entries: Sequence[Entry]) -> int:
     keys, values = [key for key, _ in entries], [value for _, value in entries]
-    return append_batches(log, Columns(values, keys, timestamp=log._context.clock())).first
+    return append_batches(log, Columns(values, keys, timestamp=log.context.clock())).first

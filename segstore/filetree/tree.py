@@ -312,7 +312,7 @@ class FileTree:
 
     def now(self) -> int:
         """Return ms since the epoch, by the store's clock."""
-        return self.log._context.clock()
+        return self.log.context.clock()
 
     # --- parts ----------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None)
     Raises ConfigError where the topic can't hold files, InvalidRecordError where it has other records;
     ReadOnlyError; IllegalStateError in a guest of a shared store.
     """
-    store._check_keeps("file_tree()")
+    store.check_keeps("file_tree()")
     return shared(store, _Trees).tree(topic, config or {})
 
 

@@ -26,7 +26,7 @@ class Announcer:
     """Announces the last promotion of a store, once it is asked to; one for each store."""
 
     def __init__(self, store: Store) -> None:
-        self._context = store._context
+        self._context = store.context
         self._closing, self._ended = Latch(), Latch()
         self._ended.open()
         self._lock = Mutex()

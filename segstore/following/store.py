@@ -74,7 +74,7 @@ class FollowingStore(Store):
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """See `Store.metrics`; with the lag of each mirrored partition."""
-        self._context.check_open()
+        self.context.check_open()
         lags = self.lags()
         with os_errors():
             found = store_metrics(self._measured())
@@ -83,9 +83,9 @@ class FollowingStore(Store):
             held.update({metric.name: getattr(lag, metric.field) for metric in lag_metrics(self.kind)})
         return found
 
-    def _all_families(self) -> list[Family]:
-        """See `Store._all_families`; with the lag of each mirrored partition."""
-        self._context.check_open()
+    def all_families(self) -> list[Family]:
+        """See `Store.all_families`; with the lag of each mirrored partition."""
+        self.context.check_open()
         lags = self.lags()
         more: list[Family] = [
             (

@@ -153,7 +153,7 @@ def _running(
     http: str | None,
 ) -> Mirror:
     """Start a mirror over an open store, which is closed where that fails."""
-    writer = store._side
+    writer = store.engine
     assert isinstance(writer, StoreWriter)
     try:
         topics = FollowedTopics(writer, choice, cluster, settings, recreated)

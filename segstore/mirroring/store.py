@@ -30,9 +30,9 @@ class MirrorStore(FollowingStore):
 
     def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
         if topic in INTERNAL and isinstance(source, Partition) and source.acks is None:
-            assert isinstance(self._side, StoreWriter)
+            assert isinstance(self.engine, StoreWriter)
             with os_errors():
-                source.acks = _OwnLeader(self._side.partitions.replica(topic, partition))
+                source.acks = _OwnLeader(self.engine.partitions.replica(topic, partition))
         return super()._make_log(topic, partition, source)
 
 

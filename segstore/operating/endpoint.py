@@ -207,7 +207,7 @@ def attached(address: str, operated: Operated, store: Store) -> HttpEndpoint:
     """Return an endpoint that ends with a store. Raises as `HttpEndpoint`, and StoreClosedError."""
     endpoint = HttpEndpoint(address, operated)
     try:
-        store._attach_client(endpoint)
+        store.attach_client(endpoint)
     except BaseException:
         endpoint.close()
         raise

@@ -46,14 +46,14 @@ def store_families(store: Store) -> list[Family]:
     """Return the metrics of a store and its groups; no record is read. Raises StoreClosedError,
     StorageError, CorruptRecordError.
     """
-    return merged(store._all_families(), group_families(_groups(store)))
+    return merged(store.all_families(), group_families(_groups(store)))
 
 
 def _groups(store: Store) -> list[GroupDescription]:
     """Return the groups that a store has. Who reads beside a writer has no coordinator, and would read all
     committed offsets anew.
     """
-    if not store._keeps:
+    if not store.keeps:
         return []
     known, found = Groups(store), []
     for listing in known.list():

@@ -26,5 +26,5 @@ def unready(operated: Operated) -> Reasons:
 
 def store_unready(store: Store) -> Reasons:
     """Return why a store does not serve; nothing while it does."""
-    context = store._context
-    return [f"{context.root} is closed"] if context.closed else store._unready()
+    context = store.context
+    return [f"{context.root} is closed"] if context.closed else store.unready()

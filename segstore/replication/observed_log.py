@@ -71,7 +71,7 @@ class ObservedLog:
     def __init__(self, store: Store, topic: str, partition: int, files: Files | None = None) -> None:
         """Raises UnknownTopicOrPartitionError, StorageError."""
         self.log: PartitionLog = store.partition(topic, partition)
-        source = self.log._source
+        source = self.log.source
         assert isinstance(source, ReadOnlyPartition)
         self._source, self._root, self._files = source, store.path, files or Files()
         self._key = topic, partition

@@ -199,7 +199,7 @@ def image_of(store: Store) -> MetadataImage:
 def _read_image(store: Store) -> MetadataImage:
     image, log = MetadataImage(), store.partition(CLUSTER_METADATA, 0)
     directory = names.below(store.path, names.partition_dir(CLUSTER_METADATA, 0))
-    start, files = log.start_offset, store._context.files
+    start, files = log.start_offset, store.context.files
     snapshots = MetadataSnapshots(files, directory)
     found = snapshots.newest(start, log.end_offset)
     if found is not None:

@@ -408,7 +408,7 @@ class _Assembly:
     def _redirect(self, key: PartitionKey, partition: Partition) -> None:
         store = None if self._store is None else self._store()
         if store is not None:
-            store._lead_to(key, partition)
+            store.lead_to(key, partition)
 
     def _voter_lost(self, voter: int, error: Exception) -> None:
         self._lost[voter] = error

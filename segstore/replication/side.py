@@ -298,7 +298,7 @@ class ReplicatedWriter:
 
     @property
     def news(self) -> int:
-        """See `Store._news`."""
+        """See `Store.news`."""
         return self._nudges.number + self.topic_admin.changes
 
     def wait(self, seen: int, seconds: float) -> None:

@@ -87,15 +87,15 @@ class ReplicatedPartitionLog(PartitionLog):
         """Return the log of the follower in the directory whose id is `rack`, where it is in sync and has
         `offset`; else this one (R39; Kafka: RackAwareReplicaSelector, KIP-392).
         """
-        assert isinstance(self._store, ReplicatedStore)
+        assert isinstance(self.store, ReplicatedStore)
         key = PartitionKey(self.topic, self.partition)
-        replica = self._store._replicated.manager.follower(key, rack, offset)
+        replica = self.store.replicated.manager.follower(key, rack, offset)
         if replica is None or replica.partition.visible.current is None:
             return self
         near = self._near
-        if near is None or near._source is not replica.partition:
+        if near is None or near.source is not replica.partition:
             near = self._near = PartitionLog(
-                self.topic, self.partition, self._store, self._context, replica.partition
+                self.topic, self.partition, self.store, self.context, replica.partition
             )
         return near
 
@@ -123,7 +123,7 @@ class ReplicatedPartitionLog(PartitionLog):
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal
         asked = ALL if usual else self._acks(acks, timeout_ms)
         own = self._own
-        if own is not None and own.tail.may_be_open and not self._context.closed:
+        if own is not None and own.tail.may_be_open and not self.context.closed:
             # As `append_inline`, in place: half of what such an append takes is calls of Python's.
             acknowledger = own.acks
             assert acknowledger is not None
@@ -158,7 +158,7 @@ class ReplicatedPartitionLog(PartitionLog):
         if own is not None and compression is None and isinstance(values, list | tuple):
             n = len(values)
             given = n, values, keys, timestamps, headers, batch_bytes, expected_offset
-            if own.tail.may_be_open and not self._context.closed:
+            if own.tail.may_be_open and not self.context.closed:
                 first = append_inline(own, asked, n, lambda: append_list(own.tail, *given))
                 if first >= 0:
                     return range(first, first + n)
@@ -204,8 +204,8 @@ class ReplicatedPartitionLog(PartitionLog):
         """
         check_apart("flush()")
         self._leading(ALL)
-        assert isinstance(self._store, ReplicatedStore)
-        self._store._replicated.sync([(self.topic, self.partition)])
+        assert isinstance(self.store, ReplicatedStore)
+        self.store.replicated.sync([(self.topic, self.partition)])
 
     def await_committed(self) -> None:
         """Wait until readers see all that was committed before the present leader was elected (R38): after a
@@ -218,8 +218,8 @@ class ReplicatedPartitionLog(PartitionLog):
         self._committed_within(0)
 
     def _committed_within(self, seconds: float) -> None:
-        assert isinstance(self._store, ReplicatedStore)
-        manager, key = self._store._replicated.manager, PartitionKey(self.topic, self.partition)
+        assert isinstance(self.store, ReplicatedStore)
+        manager, key = self.store.replicated.manager, PartitionKey(self.topic, self.partition)
         if not manager.await_committed(key, seconds):
             raise OffsetNotAvailableError(
                 f"{key}: not all that was committed is shown yet: {manager.partitions.get(key)}"
@@ -240,9 +240,9 @@ class ReplicatedPartitionLog(PartitionLog):
 
     def append_may_wait(self, acks: int) -> bool:
         """See `PartitionLog.append_may_wait`; a replica that leads is waited for, too."""
-        assert isinstance(self._store, ReplicatedStore)
+        assert isinstance(self.store, ReplicatedStore)
         key = PartitionKey(self.topic, self.partition)
-        return self._store._replicated.manager.leader(key) is None or super().append_may_wait(acks)
+        return self.store.replicated.manager.leader(key) is None or super().append_may_wait(acks)
 
     def _acks(self, acks: object, timeout_ms: object) -> Acks:
         if self._internal:
@@ -258,17 +258,17 @@ class ReplicatedPartitionLog(PartitionLog):
         """Return the log of the replica that leads; wait for one. Raises NotLeaderOrFollowerError where none
         leads within the time.
         """
-        self._context.check_writable()
-        assert isinstance(self._store, ReplicatedStore)
-        manager, key = self._store._replicated.manager, PartitionKey(self.topic, self.partition)
+        self.context.check_writable()
+        assert isinstance(self.store, ReplicatedStore)
+        manager, key = self.store.replicated.manager, PartitionKey(self.topic, self.partition)
         leader = manager.leader(key)
         if leader is None:
             if self.is_gone or key not in manager.partitions:
                 raise UnknownTopicOrPartitionError(f"{key} was deleted")
-            if (lost := self._store._replicated.controller.error) is not None:
+            if (lost := self.store.replicated.controller.error) is not None:
                 raise copy_of(lost)
             manager.await_leaders([key], acks.timeout_ms)
-            self._context.check_writable()
+            self.context.check_writable()
             leader = manager.leader(key)
         if leader is None:
             raise NotLeaderOrFollowerError(f"{key}: no replica leads: {manager.partitions.get(key)}")
@@ -278,40 +278,42 @@ class ReplicatedPartitionLog(PartitionLog):
 class ReplicatedStore(Store):
     """Topics in several directories, each partition in some of them."""
 
+    _inner = frozenset({"lead_to", "replicated"})
+
     @property
-    def _replicated(self) -> ReplicatedWriter:
-        assert isinstance(self._side, ReplicatedWriter)
-        return self._side
+    def replicated(self) -> ReplicatedWriter:
+        assert isinstance(self.engine, ReplicatedWriter)
+        return self.engine
 
     @property
     def directories(self) -> tuple[str, ...]:
         """Return the paths of the data directories, by their ids; those that are offline too."""
-        return self._replicated.directories
+        return self.replicated.directories
 
     @property
     def witness(self) -> str | None:
         """Return the path of the witness, None where the store has none."""
-        return next(iter(self._replicated.paths[self._replicated.data_directories :]), None)
+        return next(iter(self.replicated.paths[self.replicated.data_directories :]), None)
 
     def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
-        return ReplicatedPartitionLog(topic, partition, self, self._context, source)
+        return ReplicatedPartitionLog(topic, partition, self, self.context, source)
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
         """See `Store.partition`; the log is always that of the replica that leads."""
-        log, manager = super().partition(topic, partition), self._replicated.manager
+        log, manager = super().partition(topic, partition), self.replicated.manager
         key = PartitionKey(topic, log.partition)
         leader = manager.leaders.get(key)
-        if leader is not None and leader.partition is not log._source:  # it has moved meanwhile
+        if leader is not None and leader.partition is not log.source:  # it has moved meanwhile
             with manager.redirecting:
                 leader = manager.leaders.get(key, leader)
-                log._follow_leader(leader.partition)
+                log.follow_leader(leader.partition)
         return log
 
-    def _lead_to(self, key: PartitionKey, partition: Partition) -> None:
+    def lead_to(self, key: PartitionKey, partition: Partition) -> None:
         """Send the log that applications have to the replica that leads now."""
         log = self._logs.get((key.topic, key.partition))
         if log is not None:
-            log._follow_leader(partition)
+            log.follow_leader(partition)
 
     def create_topic(
         self,
@@ -332,8 +334,8 @@ class ReplicatedStore(Store):
         """
         check_apart("create_topic()")
         check_not_internal(name, "groups and transactions make it when they need it")
-        side, settings = self._replicated, {} if config is None else config
-        self._context.check_writable()
+        side, settings = self.replicated, {} if config is None else config
+        self.context.check_writable()
         if assignments is not None:
             if replication_factor is not None:
                 raise InvalidArgumentError(
@@ -388,26 +390,26 @@ class ReplicatedStore(Store):
                 found["replication_factor"] = replicas, factor
             return found
 
-        return made_or_found(make, lambda: self._await_topic(name), differ)
+        return made_or_found(make, lambda: self.await_topic(name), differ)
 
-    def _await_topic(self, name: str) -> TopicInfo | None:
-        return self._replicated.topic_admin.await_topic(name)
+    def await_topic(self, name: str) -> TopicInfo | None:
+        return self.replicated.topic_admin.await_topic(name)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
         """See `Store.sweep_states`: of the replicas that lead."""
-        self._context.check_open()
-        return self._replicated.of_leaders(read_states)
+        self.context.check_open()
+        return self.replicated.of_leaders(read_states)
 
     def _cleaned(self) -> dict[tuple[str, int], int]:
-        return self._replicated.of_leaders(cleaned_offsets)
+        return self.replicated.of_leaders(cleaned_offsets)
 
     def describe_partition(self, topic: str, partition: int = 0) -> PartitionState:
         """Return leader, epochs, replicas, ISR and ELR of a partition, and how far each replica is.
 
         Raises UnknownTopicOrPartitionError.
         """
-        self._context.check_open()
-        side = self._replicated
+        self.context.check_open()
+        side = self.replicated
         key = PartitionKey(topic, arguments.whole("partition", partition, None))
         find_topic(side.topics, *key)
         state, manager = side.manager.partitions[key], side.manager
@@ -429,14 +431,14 @@ class ReplicatedStore(Store):
         """Return leader and leader epoch of a topic's partitions, in their order; (-1, -1) for one that is
         not there. Raises UnknownTopicOrPartitionError, StoreClosedError.
         """
-        self._context.check_open()
-        find_topic(self._replicated.topics, topic)
-        get = self._replicated.manager.partitions.get
+        self.context.check_open()
+        find_topic(self.replicated.topics, topic)
+        get = self.replicated.manager.partitions.get
         found = [get(PartitionKey(topic, number)) for number in partitions]
         return [(-1, -1) if each is None else (each.leader, each.leader_epoch) for each in found]
 
     def _replica_state(self, key: PartitionKey, broker: int) -> ReplicaState:
-        manager = self._replicated.manager
+        manager = self.replicated.manager
         directory, leader = manager.directories.get(broker), manager.leader(key)
         path = "" if directory is None else directory.path
         if leader is None:
@@ -468,29 +470,29 @@ class ReplicatedStore(Store):
         "ReplicaFetcherManager", "KafkaController", "ControllerStats". What Kafka gives as a rate is counted
         since the store was opened.
         """
-        self._context.check_open()
-        side = self._replicated
+        self.context.check_open()
+        side = self.replicated
         states = {key: each.state.replicas for key, each in standings(side).items()}
         lags = [self._replica_state(key, replica).lag for key, ids in states.items() for replica in ids]
         return replication_metrics(side, max([0, *lags]))
 
-    def _all_families(self) -> list[Family]:
-        """See `Store._all_families`; with those of replicas."""
+    def all_families(self) -> list[Family]:
+        """See `Store.all_families`; with those of replicas."""
         whole = self.replication_metrics()
         with os_errors():
-            more = samples(whole, directory_metrics(self._replicated), self._partition_metrics())
+            more = samples(whole, directory_metrics(self.replicated), self._partition_metrics())
             return [*store_families(self._measured()), *more, *self._more_families()]
 
-    def _unready(self) -> list[str]:
-        """See `Store._unready`; with a lost quorum, and partitions that nobody leads."""
-        side, error = self._replicated, self._replicated.controller.error
+    def unready(self) -> list[str]:
+        """See `Store.unready`; with a lost quorum, and partitions that nobody leads."""
+        side, error = self.replicated, self.replicated.controller.error
         headless = [str(key) for key, each in [*side.manager.partitions.items()] if each.leader == NO_LEADER]
         lost = [] if error is None else [f"the metadata can't change: {error}"]
-        return [*unready(self._context, ()), *lost, *named("nobody leads", sorted(headless))]
+        return [*unready(self.context, ()), *lost, *named("nobody leads", sorted(headless))]
 
     def _partition_metrics(self) -> dict[PartitionKey, dict[str, Any]]:
-        found, manager = {}, self._replicated.manager
-        for key, standing in standings(self._replicated).items():
+        found, manager = {}, self.replicated.manager
+        for key, standing in standings(self.replicated).items():
             replicas = tuple(self._replica_state(key, replica) for replica in standing.state.replicas)
             found[key] = partition_metrics(standing, replicas, manager.leader(key))
         return found
@@ -515,8 +517,8 @@ class ReplicatedStore(Store):
             raise InvalidArgumentError(
                 'election="unclean" may lose records that were acknowledged: it needs confirm=True'
             )
-        self._context.check_writable()
-        side, most = self._replicated, arguments.milliseconds("timeout_ms", timeout_ms)
+        self.context.check_writable()
+        side, most = self.replicated, arguments.milliseconds("timeout_ms", timeout_ms)
         keys = list(side.manager.partitions) if partitions is None else _keys("partitions", partitions)
         for key in keys:
             find_topic(side.topics, key.topic, key.partition)
@@ -528,7 +530,7 @@ class ReplicatedStore(Store):
     def _elect(self, key: PartitionKey, election: Election, timeout_ms: float) -> Exception | None:
         from segstore.errors import ElectionNotNeededError, SegstoreError
 
-        side = self._replicated
+        side = self.replicated
 
         def decide(core: Controller, now: int) -> Decision:
             return Decision(effects=core.elect(key, election))
@@ -553,8 +555,8 @@ class ReplicatedStore(Store):
         Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError, UnknownTopicOrPartitionError,
         QuorumLostError: then nothing of it was begun from that partition on.
         """
-        self._context.check_writable()
-        side = self._replicated
+        self.context.check_writable()
+        side = self.replicated
         if not isinstance(target, Mapping):
             raise InvalidTypeError(f"target must map partitions to replicas, not {type(target).__name__}")
         keys = _keys("target", target)
@@ -577,10 +579,10 @@ class ReplicatedStore(Store):
         StaleDirectoryError, StoreLockedError, StorageError, QuorumLostError.
         """
         check_apart("replace_directory()")
-        self._context.check_writable()
+        self.context.check_writable()
         number = arguments.whole("directory", directory, None)
         with os_errors():
-            replace_directory(self._replicated, self, number, arguments.path("path", path))
+            replace_directory(self.replicated, self, number, arguments.path("path", path))
 
     def heal(
         self,
@@ -601,8 +603,8 @@ class ReplicatedStore(Store):
         StorageError.
         """
         check_apart("heal()")
-        self._context.check_writable()
-        side = self._replicated
+        self.context.check_writable()
+        side = self.replicated
         keys = sorted(side.manager.partitions) if partition is None else _keys("partition", [partition])
         for key in keys:
             find_topic(side.topics, key.topic, key.partition)
@@ -614,8 +616,8 @@ class ReplicatedStore(Store):
 
     def reassignments(self) -> dict[tuple[str, int], PartitionState]:
         """Return the partitions that are being moved, and their states."""
-        self._context.check_open()
-        states = list(self._replicated.manager.partitions.items())
+        self.context.check_open()
+        states = list(self.replicated.manager.partitions.items())
         moving = [key for key, state in states if state.reassigning]
         return {(key.topic, key.partition): self.describe_partition(*key) for key in moving}
 

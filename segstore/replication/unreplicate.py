@@ -60,7 +60,7 @@ def unreplicate(
     _check_replicated(files, given, witness is not None)
     directories, last = (given, None) if witness is None else (given[:-1], given[-1])
     with opening.open_replicated(directories, witness=last, config=config, clock=clock, files=files) as store:
-        side = store._replicated
+        side = store.replicated
         _await_all(side, number, seconds)
         _record(side, number)
     with os_errors():

@@ -33,8 +33,8 @@ def cluster_id_of(store: Store) -> str:
     that is open for reading, or has no room left, is known by its absolute path.
     """
     if (of_many := replicated(store)) is not None:
-        return of_many._replicated.cluster_id
-    context = store._context
+        return of_many.replicated.cluster_id
+    context = store.context
     context.check_open()
     with os_errors(), _making:
         with suppress(CorruptCheckpointError):

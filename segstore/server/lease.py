@@ -12,13 +12,13 @@ from segstore.storage.store.writer import StoreWriter
 
 
 def _leadership(store: Store) -> Leadership:
-    side = store._side
+    side = store.engine
     if not isinstance(side, StoreWriter) or not side.may_have_standby:
         raise InvalidArgumentError(
             f"lease: {store.path} does not lead by itself: it must be a store without replicas, and with mode"
             ' "rw"'
         )
-    return Leadership(side.primary, store._context.scheduler)
+    return Leadership(side.primary, store.context.scheduler)
 
 
 def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:

@@ -46,7 +46,7 @@ class Logs:
 
     @property
     def _topics(self) -> Mapping[str, TopicInfo]:
-        return self._store._side.topics
+        return self._store.engine.topics
 
     def id_of(self, topic: str) -> bytes:
         """Return a topic's id; NO_ID for a topic without one, and where there is no such topic."""

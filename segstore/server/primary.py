@@ -12,7 +12,7 @@ def primary_of(node: Node) -> Primary | None:
     """Return the primary's side of the node's store; None where no standby may follow it: it is open for
     reading, follows another store itself, or is a replicated one.
     """
-    side = node.store._side
+    side = node.store.engine
     return side.primary if isinstance(side, StoreWriter) and side.may_have_standby else None
 
 

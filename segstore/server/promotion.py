@@ -17,7 +17,7 @@ def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None
     """Begin to tell the old primary, by a client with these settings, if there is one that has not been told.
     Raises ConfigError, CorruptCheckpointError, StorageError.
     """
-    context = store._context
+    context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
         return  # only here is a client of the wire needed
     from segstore.following.announcing import Announcer
@@ -30,4 +30,4 @@ def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None
 
 def _is_there(store: Store) -> bool:
     with os_errors():
-        return store._context.files.exists(names.below(store.path, f"{names.OURS}/{names.PROMOTION}"))
+        return store.context.files.exists(names.below(store.path, f"{names.OURS}/{names.PROMOTION}"))

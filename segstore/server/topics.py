@@ -71,7 +71,7 @@ class Leaders:
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
-        self._failed, side = frozenset(failed), store._side
+        self._failed, side = frozenset(failed), store.engine
         self._replicated = replicated(store)
         self._writer = side if isinstance(side, StoreWriter) else None
         self._open: dict[str, tuple[Sequence[int], list[int]]] = {}

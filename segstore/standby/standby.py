@@ -79,7 +79,7 @@ class Standby(Following[StandbyControl]):
         lag_time_max_ms: int,
     ) -> None:
         super().__init__(store, control)
-        self._keeper = LagKeeper(store._context, STANDBY, lag_time_max_ms)
+        self._keeper = LagKeeper(store.context, STANDBY, lag_time_max_ms)
         self._cluster, self._reopen = cluster, reopen
         self._lock, self._is_promoted = Mutex(), False
         self.promoted: Store | None = None

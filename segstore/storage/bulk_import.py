@@ -81,8 +81,8 @@ def importing_into(
             find_topic(store.topics(), topic)
         else:
             stack.enter_context(_new_topic(store, topic, partitions, config))
-        side = store._writer()
-        with Stager(side.staging_path, files=store._context.files) as stager:
+        side = store.writer()
+        with Stager(side.staging_path, files=store.context.files) as stager:
             yield Importing(store.topics()[topic], stager)
             adopt(store, f"import {stager.name}", [stager.finish()])
 

@@ -235,8 +235,8 @@ def _deleted(error: StoreClosedError) -> UnknownTopicOrPartitionError:
 class _Copying:
     def __init__(self, files: Files, store: store_module.Store, target: str) -> None:
         self._files, self._store, self._target = files, store, target
-        assert isinstance(store._side, StoreReader)
-        self._side = store._side
+        assert isinstance(store.engine, StoreReader)
+        self._side = store.engine
         self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
@@ -304,7 +304,7 @@ class _Copying:
         return None
 
     def _hold(self, some: list[TopicPartitionKey]) -> dict[TopicPartitionKey, FrozenLog] | None:
-        held, most = {}, self._store._context.pool.limit // 4
+        held, most = {}, self._store.context.pool.limit // 4
         for key in some:
             try:
                 held[key] = hold(self._files, self._side.partition(*key).refresh(), most)

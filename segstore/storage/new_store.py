@@ -100,5 +100,5 @@ def build_indexes(store: Store) -> None:
     """Build the indexes that are missing. Raises CorruptRecordError, StorageError."""
     for info in store.topics().values():
         for number in info.partition_ids:
-            for segment in store.partition(info.name, number)._source.view.segments:
+            for segment in store.partition(info.name, number).source.view.segments:
                 segment.indexes  # noqa: B018 (builds those that are missing)

@@ -71,8 +71,8 @@ class Clock:
             transactions.expire()
         if (offsets := existing(store, GroupOffsets)) is not None:
             offsets.expire()
-        writer = store._writer()
+        writer = store.writer()
         assert isinstance(writer, StoreWriter)  # a Broker's store is not replicated
         writer.expire_producers()
         store.sweep()
-        store._context.graveyard.clear()
+        store.context.graveyard.clear()

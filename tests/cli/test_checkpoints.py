@@ -119,7 +119,7 @@ def test_restore(store_dir: Path, tmp_path: Path, written: FileTree) -> None:
 
 
 def test_wrong_topics(store_dir: Path, written: FileTree) -> None:
-    written.log._store.create_topic("plain")  # type: ignore[attr-defined]
+    written.log.store.create_topic("plain")  # type: ignore[attr-defined]
     for topic, said in (("no", "no"), ("plain", "compacted")):
         result = run("checkpoints", "ls", "-t", topic, "-s", store_dir)
         assert (result.exit_code, said in result.stderr) == (1, True)

@@ -14,8 +14,8 @@ from segstore.storage.store.writer import StoreWriter
 def registered(store: segstore.Store) -> None:
     """Register a standby in sync mode."""
     store.create_topic("t")
-    assert isinstance(store._side, StoreWriter)
-    store._side.primary.register("A" * 22, sync=True)
+    assert isinstance(store.engine, StoreWriter)
+    store.engine.primary.register("A" * 22, sync=True)
 
 
 def test_of_a_directory(store_dir: Path) -> None:

@@ -94,7 +94,7 @@ def test_members_with_their_roles_and_states(host: segstore.Store) -> None:
 def test_who_holds_a_lock(host: segstore.Store) -> None:
     with segstore.open(host.path, shared="guest", timeout=PATIENCE) as store:
         store.partition("t").append(b"guest's")
-        side: Any = store._side
+        side: Any = store.engine
         key = next(iter(side._guests.values()))._key
         log, member, seen = side.shared.log(side.slot_of(key)), side._members.c, ffi.new("uint64_t *")
         for field in ("lock", "sync_lock"):

@@ -85,8 +85,8 @@ def test_a_standby_that_has_fallen_behind(tmp_path: Path, directory: Path) -> No
 def test_what_is_not_known_is_said(tmp_path: Path, directory: Path) -> None:
     with segstore.open(directory) as store:
         store.create_topic("t")
-        assert isinstance(store._side, StoreWriter)
-        store._side.primary.register("A" * 22, sync=True)
+        assert isinstance(store.engine, StoreWriter)
+        store.engine.primary.register("A" * 22, sync=True)
     (directory / ".segstore/lags").unlink(missing_ok=True)
     result = ok("replicas", "-s", directory)
     assert "in sync mode" in result.stdout
@@ -141,12 +141,12 @@ def test_a_note_of_another_standby_is_not_believed(directory: Path) -> None:
     """Damage is told; what another side has noted is not taken for this one's."""
     with segstore.open(directory) as store:
         store.create_topic("t")
-        assert isinstance(store._side, StoreWriter)
-        store._side.primary.register("A" * 22, sync=False)
+        assert isinstance(store.engine, StoreWriter)
+        store.engine.primary.register("A" * 22, sync=False)
         until((directory / ".segstore/lags").exists)
-        store._side.primary.unregister()
-        store._side.primary.register("B" * 22, sync=False)
-        store._side.primary._keeper = None  # it notes nothing more
+        store.engine.primary.unregister()
+        store.engine.primary.register("B" * 22, sync=False)
+        store.engine.primary._keeper = None  # it notes nothing more
     held = LAG_NOTE.read(Files(), str(directory))
     assert held is not None
     LAG_NOTE.write(Files(), str(directory), type(held)(**{**vars(held), "directory_id": "A" * 22}))

@@ -94,14 +94,14 @@ def staged_segments(world: World) -> None:
 
 def joined(world: World) -> None:
     """Small files, which are joined to segments; those are synced when two partitions have gone on."""
-    unsynced = world.store._side.inbox._unsynced
+    unsynced = world.store.engine.inbox._unsynced
     settle, unsynced.settle = unsynced.settle, lambda: None
     stage(world, "a", 16, stagers=4)
     world.append()
     world.append("u")
     world.flush("u")
     unsynced.settle = settle
-    world.store._side.inbox.settle()
+    world.store.engine.inbox.settle()
     world.append()
 
 

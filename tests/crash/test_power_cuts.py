@@ -34,7 +34,7 @@ def test_what_a_roll_wrote_is_durable_with_the_records_before_it(
     files = FaultyFiles(tmp_path)
     store = rolled(tmp_path, files, **config)
     files.power_cut(mode, rng)
-    store._side.abandon()
+    store.engine.abandon()
     segstore.open(tmp_path / "s").close()
     assert segstore.check(tmp_path / "s") == []
     with segstore.open(tmp_path / "s") as store:
@@ -114,7 +114,7 @@ def test_a_segment_of_an_append_that_failed_does_not_come_back(tmp_path: Path, r
         log = store.partition("t")
         log.append(b"x" * 700)
         log.flush()
-        log._source.context.scheduler.soon = lambda task: task()
+        log.source.context.scheduler.soon = lambda task: task()
         files.fail(2, errno.EIO, names=frozenset({"pwrite", "pwritev"}))  # the first writes the snapshot
         with pytest.raises(segstore.StorageError):
             log.append(b"y" * 700)
@@ -136,10 +136,10 @@ def with_a_hole(path: Path, *, broker: bool = False) -> tuple[int, int]:
     log = store.partition("t")
     log.append(b"durable", key=b"first")
     store.flush()
-    log._source.context.scheduler.soon = lambda task: None  # nothing is synced behind a roll
+    log.source.context.scheduler.soon = lambda task: None  # nothing is synced behind a roll
     for i in range(30):
         log.append(b"x" * 60, key=b"%02d" % i)
-    bases, end = log._source.view.bases, log.end_offset
+    bases, end = log.source.view.bases, log.end_offset
     shutil.copytree(path / "whole", path / "s")
     store.close()
     segment = path / "s" / "t-0" / f"{bases[1]:020d}.log"
@@ -178,9 +178,9 @@ def test_what_compaction_left_out_is_no_hole(tmp_path: Path, rng: random.Random,
     for i in range(60):
         store.partition("t").append(b"x" * 60, key=b"%d" % (i % 3))
     assert store.sweep()
-    sealed = store.partition("t")._source.view.bases[-1]
+    sealed = store.partition("t").source.view.bases[-1]
     files.power_cut(mode, rng)
-    store._side.abandon()
+    store.engine.abandon()
     with segstore.open(tmp_path / "s") as store:
         log = store.partition("t")
         assert log.end_offset >= sealed
@@ -216,9 +216,9 @@ def test_what_a_recovery_could_not_sync_is_written_again(
 
 
 def killed(store: segstore.Store) -> None:
-    store._side.abandon()
-    store._context.closed = True
-    store._side._held.close()
+    store.engine.abandon()
+    store.context.closed = True
+    store.engine._held.close()
 
 
 @pytest.mark.parametrize("ours", [True, False])

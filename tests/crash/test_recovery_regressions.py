@@ -195,15 +195,15 @@ def test_what_waits_for_the_store_does_nothing_after_close(tmp_path: Path) -> No
 
     def late() -> None:
         try:
-            store._side.topic_admin.create("late", 1, {})
+            store.engine.topic_admin.create("late", 1, {})
         except segstore.SegstoreError as error:
             raised.append(error)
 
     threads = [threading.Thread(target=late), threading.Thread(target=store.close)]
-    with store._side.partitions.lock:
+    with store.engine.partitions.lock:
         for thread in threads:
             thread.start()
-        until(lambda: store._context.closed)
+        until(lambda: store.context.closed)
     for thread in threads:
         thread.join()
     assert isinstance(raised[0], segstore.StoreClosedError)
@@ -236,7 +236,7 @@ def test_an_end_that_was_published_is_never_taken_back(tmp_path: Path) -> None:
 def test_a_deleted_topics_flush_does_not_touch_its_slot(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("a")
-        gone = store._side.partition("a", 0)
+        gone = store.engine.partition("a", 0)
         gone_log = store.partition("a")
         fill(gone_log, 1)
         store.delete_topic("a")
@@ -288,7 +288,7 @@ def test_flush_goes_on_past_a_fenced_partition(tmp_path: Path) -> None:
         files.arm(1)
         with pytest.raises(segstore.StorageError):
             store.flush()
-        synced = [store._side.partition("t", p).recovery_point for p in range(3)]
+        synced = [store.engine.partition("t", p).recovery_point for p in range(3)]
         assert sorted(synced) == [0, 10, 10]
 
 
@@ -316,7 +316,7 @@ def test_a_log_keeps_its_store(tmp_path: Path) -> None:
     log.create_topic("t", config={"flush.ms": 1})
     log = log.partition("t")
     log.append(b"x")
-    until(lambda log=log: log._source.recovery_point == 1)
+    until(lambda log=log: log.source.recovery_point == 1)
     del log
     gc.collect()  # nobody closed it
 

@@ -145,7 +145,7 @@ def test_an_emptied_segment_goes_with_the_next(store_dir: Path, limit: str) -> N
 
 def broken(store: segstore.Store, monkeypatch: pytest.MonkeyPatch, error: Exception) -> set[str]:
     """Names of topics whose compaction fails."""
-    step, topics = store._side.sweeper._compaction, {"bad"}
+    step, topics = store.engine.sweeper._compaction, {"bad"}
     original = step.run
 
     def fail(key: tuple[str, int], now: int) -> Any:
@@ -158,7 +158,7 @@ def broken(store: segstore.Store, monkeypatch: pytest.MonkeyPatch, error: Except
 
 
 def background(store: segstore.Store) -> None:
-    sweeper = store._side.sweeper
+    sweeper = store.engine.sweeper
     for step in (sweeper._retention, sweeper._compaction):
         sweeper._run(step)
 
@@ -287,7 +287,7 @@ def test_a_topic_made_anew_while_its_name_was_compacted(
         store.create_topic("t", config=COMPACT)
         fill(store, "t")
         store.sweep()
-        assert store._side._checkpoints.cleaner_offsets.get(("t", 0)) is None
+        assert store.engine._checkpoints.cleaner_offsets.get(("t", 0)) is None
 
 
 def test_a_reader_in_another_process_lets_go_of_what_was_swept(store_dir: Path) -> None:

@@ -91,7 +91,7 @@ def test_r20_flush_of_all_syncs_a_replica_that_joins_meanwhile(
     with opened(tmp_path, ("d0", "d1", "d2"), inline=inline) as store:
         store.create_topic("t", assignments={0: [2]})
         store.partition(*KEY).append_batch(RECORDS, acks="all")
-        manager = store._replicated.manager
+        manager = store.replicated.manager
         last = manager.directories[2].writer.partitions
         flush = last.flush
 
@@ -128,7 +128,7 @@ def test_r20_flush_syncs_a_replica_that_is_about_to_join(
 ) -> None:
     with opened(tmp_path, ("d0", "d1", "d2"), inline=inline) as store:
         store.create_topic("t", assignments={0: [0]})
-        manager, late = store._replicated.manager, threading.Event()
+        manager, late = store.replicated.manager, threading.Event()
         held: list[tuple[Any, AlterPartition]] = []
 
         def send(sender: Any, message: AlterPartition) -> None:

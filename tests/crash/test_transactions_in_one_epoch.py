@@ -39,7 +39,7 @@ def begin(store: segstore.Store, me: Me, sequence: int, *topics: str) -> None:
 
 def write(store: segstore.Store, topic: str, me: Me, sequence: int) -> None:
     template = Template(TRANSACTIONAL_FLAG, *me, sequence)
-    now = store._context.clock()  # an older record would have the background roll, and sync, the log
+    now = store.context.clock()  # an older record would have the background roll, and sync, the log
     append_record(store.partition(topic), b"%d" % sequence, None, (), now, None, template)
 
 
@@ -70,7 +70,7 @@ def cut_off(tmp_path: Path, rng: random.Random) -> Iterator[segstore.Store]:
         store.create_topic(topic)
     yield store
     files.power_cut("none", rng)
-    store._side.abandon()
+    store.engine.abandon()
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def test_a_marker_is_lost_and_the_next_is_being_aborted_in_the_next_epoch(
         end(store, me, first)
         begin(store, me, 1, "t", "u")
         flush(store, "t")
-        late = store._context.clock() + 100_000
+        late = store.context.clock() + 100_000
         decide(store, lambda: transactions(store)._abandoned.abort_timed_out(late))
     with opened(tmp_path) as store:
         kept = [b"0"] if first == "commit" else []

@@ -162,7 +162,7 @@ def test_who_left_it_open_is_fenced(tmp_path: Path) -> None:
         assert known.state is TransactionState.COMPLETE_ABORT
         old, now = (
             Template(TRANSACTIONAL_FLAG, known.producer_id, known.producer_epoch - 1, 1),
-            store._context.clock(),
+            store.context.clock(),
         )
         with pytest.raises(errors.InvalidProducerEpochError):
             append_record(store.partition("a"), b"zombie", None, (), now, None, old)
@@ -172,7 +172,7 @@ def test_what_nobody_knows_of_is_aborted(tmp_path: Path) -> None:
     live = prepared(tmp_path / "live")
     with segstore.open(live, config=CONFIG) as store:
         stray = Template(TRANSACTIONAL_FLAG, 77, 4, 0)
-        append_record(store.partition("a"), b"stray", None, (), store._context.clock(), None, stray)
+        append_record(store.partition("a"), b"stray", None, (), store.context.clock(), None, stray)
         path = killed(live, tmp_path / "killed")
     assert assert_whole(path) == 1
 
@@ -189,7 +189,7 @@ def test_a_brokers_open_transactions_are_left_alone(tmp_path: Path, golden: Path
     live = prepared(tmp_path / "live")
     with segstore.open(live, config=CONFIG) as store:
         stray = Template(TRANSACTIONAL_FLAG, 77, 4, 0)
-        append_record(store.partition("a"), b"stray", None, (), store._context.clock(), None, stray)
+        append_record(store.partition("a"), b"stray", None, (), store.context.clock(), None, stray)
     shutil.rmtree(live / ".segstore")
     for _ in range(2):
         with segstore.open(live, config=CONFIG) as store:

@@ -204,7 +204,7 @@ def test_a_commit_whose_sync_failed_is_whole_after_a_power_cut(
     with contextlib.suppress(segstore.SegstoreError):
         store.flush()
     files.power_cut("none", rng)
-    store._side.abandon()
+    store.engine.abandon()
     with segstore.open(tmp_path / "s", config=CONFIG) as store:
         shared(store, TransactionCoordinator)
         assert all_committed(store, "a") == all_committed(store, "b") == [b"x"] * decided

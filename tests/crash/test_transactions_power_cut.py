@@ -106,7 +106,7 @@ def cut_store(
     files.power_cut("none", rng)
     with contextlib.suppress(segstore.SegstoreError):
         producer.close(0)
-    store._side.abandon()
+    store.engine.abandon()
     with segstore.open(tmp_path / "s", config=CONFIG) as store:
         yield store
     assert list(segstore.check(tmp_path / "s")) == []
@@ -186,7 +186,7 @@ KEPT_CUTS = {
 
 def write(store: segstore.Store, topic: str, me: tuple[int, int], number: int) -> None:
     template = Template(TRANSACTIONAL_FLAG, *me, number - 1)
-    now = store._context.clock()  # an older record would have the background roll, and sync, the log
+    now = store.context.clock()  # an older record would have the background roll, and sync, the log
     append_record(store.partition(topic), b"%d" % number, None, (), now, None, template)
 
 
@@ -217,7 +217,7 @@ def test_a_producer_that_keeps_its_epoch(tmp_path: Path, rng: random.Random, cut
             coordinator.end_in_epoch("x", me, end == "commit")
             moment(f"ended{number}")
     files.power_cut("none", rng)
-    store._side.abandon()
+    store.engine.abandon()
     with segstore.open(tmp_path / "s", config=CONFIG) as store:
         coordinator = shared(store, TransactionCoordinator)
         assert [committed(store, topic) for topic in "tu"] == [cut.of_t, cut.of_u]

@@ -105,7 +105,7 @@ def test_what_an_enemy_wrote(store_dir: Path, tmp_path: Path, case: str, open_: 
     held = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
     assert seal(store_dir, "good", [stage(store_dir, "b")]).offsets == dict.fromkeys(PARTS, (0, 20))
     if store is not None:
-        store._side.inbox.adopt_all()
+        store.engine.inbox.adopt_all()
         store.close()
     assert quarantined(store_dir) or "FIFO" in case or "link" in case or "directory" in case
     assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == held
@@ -230,7 +230,7 @@ def test_a_store_whose_directory_is_gone_can_be_closed(tmp_path: Path) -> None:
     """The watch goes with the directory that it is of, and can't be taken away to end the wait for news."""
     store = segstore.open(tmp_path / "s", config={"inbox.check.interval.ms": 3_600_000})
     shutil.rmtree(tmp_path / "s")
-    closing = threading.Thread(target=store._side.abandon, daemon=True)
+    closing = threading.Thread(target=store.engine.abandon, daemon=True)
     closing.start()
     closing.join(PATIENCE)
     assert not closing.is_alive()

@@ -122,7 +122,7 @@ def go_on(logs: Path) -> None:
         offsets.commit("ours", {tp(0): at(1), tp(1): at(1)})
         offsets.delete("ours", [tp(1)])
         offsets.write_group(record("ours", member("m", told, encode_assignment([tp(0)]))))
-        offsets.write_group(record("ours", since=store._context.clock()))
+        offsets.write_group(record("ours", since=store.context.clock()))
         offsets.commit_transactional("ours", {tp(0): at(2)}, 77, 0)
         end(store, "ours", 77, False)
         offsets.commit_transactional("ours", {tp(0): at(3, "in a transaction")}, 77, 0)

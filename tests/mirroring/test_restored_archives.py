@@ -59,7 +59,7 @@ def test_two_restored_stores_begin_different_epochs(tmp_path: Path, store_dir: P
             append(store, 10, "before")
         (store_dir / ".kafka_cleanshutdown").unlink()  # so that each open begins an epoch
     with segstore.open(store_dir, mode="r") as store:
-        known = store.partition("t")._source.view.end_offset
+        known = store.partition("t").source.view.end_offset
     assert known == 30
     archive = make_archive(store_dir, tmp_path / "archive")
     latest = [_latest_epoch(store_dir)]

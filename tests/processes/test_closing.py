@@ -544,7 +544,7 @@ def test_two_threads_that_close_both_return_when_it_is_closed(store_dir: Path) -
 
     def close() -> None:
         store.close()
-        seen.append(store._side.closed)
+        seen.append(store.engine.closed)
 
     threads = [threading.Thread(target=close) for _ in range(4)]
     for thread in threads:
@@ -620,7 +620,7 @@ def test_a_listener_may_close_the_store(store_dir: Path, at: str, group: str | N
     else:
         until(lambda: consumer.poll(100))
         store.close()
-    assert store._side.closed
+    assert store.engine.closed
     assert listener.told == ["assigned", "revoked"][: 1 + (at == "revoked")]
     with pytest.raises(errors.StoreClosedError):
         consumer.poll()
@@ -786,7 +786,7 @@ def test_all_of_it_is_garbage(store_dir: Path) -> None:
             ring: list[Any] = [store, producer, consumer]
             ring.append(ring)
             del ring
-        gone = [weakref.ref(store), weakref.ref(store._side)]
+        gone = [weakref.ref(store), weakref.ref(store.engine)]
         del store, producer, consumer
         gc.collect()
         sender.join(PATIENCE)
@@ -849,7 +849,7 @@ def test_the_applications_part_of_a_poll_may_close_the_store(store_dir: Path, wh
         settings = {"interceptors": [Interceptor()]}
     consumer = earliest(store, "t", group_id="g", **settings)
     until(lambda: consumer._guard.closed or (consumer.poll(100) and None))
-    assert store._side.closed
+    assert store.engine.closed
     consumer.close()
     segstore.open(store_dir, config=SMALL).close()
 

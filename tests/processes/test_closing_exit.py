@@ -257,7 +257,7 @@ def test_a_finalizer_is_refused_what_a_thread_was_in_the_midst_of(tmp_path: Path
     script = """
         from queue import SimpleQueue
         store.partition("t").append(b"x")
-        inbox = store._side.inbox
+        inbox = store.engine.inbox
         inbox._adopter.adopt = SimpleQueue().get  # of C: a function's frame would keep all of this module
         threading.Thread(target=inbox.adopt, args=("id", []), daemon=True).start()
         while inbox._lock.acquire(False):
@@ -352,9 +352,9 @@ def test_finalizers_need_no_name_of_their_modules(store_dir: Path, monkeypatch: 
                 if not name.startswith("__"):
                     monkeypatch.setitem(vars(module), name, None)
         producer.__del__()
-        store._context.closed, closed = True, store._context.closed  # it is told so to the end
+        store.context.closed, closed = True, store.context.closed  # it is told so to the end
         store.__del__()
-        store._context.closed = closed
+        store.context.closed = closed
         monkeypatch.undo()
         with pytest.raises(segstore.ClientClosedError, match="is gone"):
             producer.send("t", b"x")

@@ -131,7 +131,7 @@ def test_a_stable_group_leaves_its_coordinator_alone(
     for name in ("join", "sync", "heartbeat", "leave", "commit", "consumer_heartbeat"):
         monkeypatch.setattr(found, name, lambda *_, name=name: asked.append(name))
     nudges: list[int] = []
-    monkeypatch.setattr(store, "_nudge", lambda: nudges.append(1))
+    monkeypatch.setattr(store, "nudge", lambda: nudges.append(1))
     looks: list[int] = []
     poll = members[0]._coordination.poll
     monkeypatch.setattr(members[0]._coordination, "poll", lambda: [looks.append(1), poll()])

@@ -102,7 +102,7 @@ def test_an_append_within_an_append_is_refused_and_the_outer_one_is_in_the_log_o
     log: segstore.PartitionLog,
 ) -> None:
     """Before: it hung, or the outer one raised IndexError although its record was in the log."""
-    with entered(log._source.writer, "write", lambda: log.append(b"inner")) as raised:  # type: ignore[union-attr]
+    with entered(log.source.writer, "write", lambda: log.append(b"inner")) as raised:  # type: ignore[union-attr]
         assert log.append(b"outer") == 0
     assert isinstance(raised[0], ReentrantCallError)
     assert "append" in str(raised[0])
@@ -114,7 +114,7 @@ def test_an_append_within_an_append_is_refused_and_the_outer_one_is_in_the_log_o
 def test_an_append_where_its_record_could_not_be_shown_is_refused_before_it_is_written(
     log: segstore.PartitionLog,
 ) -> None:
-    source = log._source
+    source = log.source
     with entered(source.visible.publisher, "publish", lambda: log.append(b"inner")) as raised:  # type: ignore[union-attr]
         source.visible.publish()  # type: ignore[union-attr]
     assert isinstance(raised[0], ReentrantCallError)
@@ -167,14 +167,14 @@ def test_what_takes_several_locks_is_refused_before_the_first(
     log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_tails_open(monkeypatch, False)  # no lock is held, and no handler runs, within C
-    store = log._store
+    store = log.store
     calls: list[Callable[[], object]] = [
         *(store.sweep, store.flush, log.flush, store.close, lambda: store.create_topic("u")),
         *(lambda: store.delete_topic("t"), lambda: store.alter_topic("t", {"flush.ms": 5})),
         *(lambda: store.add_partitions("t", 3), lambda: log.delete_records(1)),
     ]
     for n, call in enumerate(calls):
-        with entered(log._source.writer, "write", call) as raised:  # type: ignore[union-attr]
+        with entered(log.source.writer, "write", call) as raised:  # type: ignore[union-attr]
             assert log.append(b"%d" % n) == n
         assert n == 2 or isinstance(raised[0], ReentrantCallError), calls[n]
     assert list(store.topics()) == ["t"]
@@ -224,9 +224,9 @@ def test_a_reader_of_another_store_is_closed_within_an_append(
     with segstore.open(tmp_path / "other") as other:
         other.create_topic("t")
     reader = segstore.open(tmp_path / "other", "r")
-    with entered(log._source.writer, "write", reader.close) as raised:  # type: ignore[union-attr]
+    with entered(log.source.writer, "write", reader.close) as raised:  # type: ignore[union-attr]
         assert log.append(b"outer") == 0
-    assert (raised, reader._side.closed) == ([], True)
+    assert (raised, reader.engine.closed) == ([], True)
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -236,7 +236,7 @@ def test_an_append_to_another_store_is_done_or_refused_by_name(
     with segstore.open(tmp_path / "other") as other:
         other.create_topic("t", config={"flush.messages": 1} if durable else {})
         there = other.partition("t")
-        with entered(log._source.writer, "write", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
+        with entered(log.source.writer, "write", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
             assert log.append(b"outer") == 0
         assert [r.value for r in there.read(0)] == ([] if durable else [b"inner"])
         assert [type(error) for error in raised] == ([ReentrantCallError] if durable else [])
@@ -257,7 +257,7 @@ def test_a_durable_append_within_a_call_waits_for_no_other_call(
             assert there.append(b"%d" % n) == n
         commit = there.partition_for_write().flusher._commit
         commit.closed = by_python
-        with entered(log._source.writer, "write", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
+        with entered(log.source.writer, "write", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
             assert log.append(b"outer") == 0
         commit.closed = 0
         assert [type(error) for error in raised] == ([ReentrantCallError] if by_python else [])
@@ -265,8 +265,8 @@ def test_a_durable_append_within_a_call_waits_for_no_other_call(
 
 
 def test_a_reader_is_not_closed_where_a_call_of_its_own_has_its_lock(log: segstore.PartitionLog) -> None:
-    with segstore.open(log._store.path, "r") as reader:
-        follower: Any = reader.partition("t")._source
+    with segstore.open(log.store.path, "r") as reader:
+        follower: Any = reader.partition("t").source
         with entered(follower, "_refresh", reader.close) as raised:
             follower.refresh()
         assert isinstance(raised[0], ReentrantCallError)
@@ -276,7 +276,7 @@ def test_a_reader_is_not_closed_where_a_call_of_its_own_has_its_lock(log: segsto
 def test_a_consumer_s_method_within_a_poll_is_refused(log: segstore.PartitionLog) -> None:
     """Before: KeyError in the outer call."""
     log.append_batch([b"%d" % n for n in range(10)])
-    consumer = segstore.Consumer(log._store, auto_offset_reset="earliest")
+    consumer = segstore.Consumer(log.store, auto_offset_reset="earliest")
     tp = segstore.TopicPartition("t", 0)
     consumer.assign([tp])
     with entered(consumer._fetcher, "_drop", lambda: consumer.poll(0)) as raised:
@@ -291,7 +291,7 @@ def test_a_consumer_s_method_within_a_poll_is_refused(log: segstore.PartitionLog
 
 def test_waiting_in_the_sender_s_own_thread_is_refused(log: segstore.PartitionLog) -> None:
     """A callback, or a finalizer there, would wait for itself."""
-    producer = segstore.Producer(log._store)
+    producer = segstore.Producer(log.store)
     said: list[BaseException] = []
     done = threading.Event()
 
@@ -307,27 +307,27 @@ def test_waiting_in_the_sender_s_own_thread_is_refused(log: segstore.PartitionLo
     assert done.wait(120)
     producer.close()
     assert [type(error) for error in said] == [InvalidArgumentError, ReentrantCallError]
-    assert len(log.read(0)) + len(log._store.partition("t", 1).read(0)) == 2
+    assert len(log.read(0)) + len(log.store.partition("t", 1).read(0)) == 2
 
 
 def test_waiting_for_the_sender_in_the_midst_of_an_append_is_refused(log: segstore.PartitionLog) -> None:
     """The sender may need the lock that the append holds. Before: both waited for each other."""
-    with segstore.Producer(log._store, linger_ms=0) as producer:
+    with segstore.Producer(log.store, linger_ms=0) as producer:
         for call in (
             producer.flush,
             producer.close,
             lambda: producer.send("t", b"x", partition=0).get(),
         ):
-            with entered(log._source.writer, "write", call) as raised:  # type: ignore[union-attr]
+            with entered(log.source.writer, "write", call) as raised:  # type: ignore[union-attr]
                 log.append(b"outer")
             assert not raised or isinstance(raised[0], ReentrantCallError)
 
 
 def test_a_producer_s_send_within_an_append_is_queued(log: segstore.PartitionLog) -> None:
-    with segstore.Producer(log._store) as producer:
+    with segstore.Producer(log.store) as producer:
         sent: list[Any] = []
         with entered(
-            log._source.writer,  # type: ignore[union-attr]
+            log.source.writer,  # type: ignore[union-attr]
             "write",
             lambda: sent.append(producer.send("t", b"last words", partition=0)),
         ) as raised:
@@ -406,18 +406,18 @@ def test_a_lock_that_is_held_for_who_waits_is_not_waited_for_for_ever(
 ) -> None:
     """Another thread has it, and may wait for the call that the handler came into."""
     monkeypatch.setattr(mutex, "PATIENCE", 0.05)
-    other, free = log._store.partition("t", 1), threading.Event()
+    other, free = log.store.partition("t", 1), threading.Event()
     held = threading.Event()
 
     def hold() -> None:
-        with other._source.token:  # type: ignore[union-attr]
+        with other.source.token:  # type: ignore[union-attr]
             held.set()
             free.wait(120)
 
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait(120)
-    with entered(log._source.writer, "write", lambda: other.append(b"inner")) as raised:  # type: ignore[union-attr]
+    with entered(log.source.writer, "write", lambda: other.append(b"inner")) as raised:  # type: ignore[union-attr]
         log.append(b"outer")
     free.set()
     thread.join()
@@ -427,7 +427,7 @@ def test_a_lock_that_is_held_for_who_waits_is_not_waited_for_for_ever(
 
 
 def test_another_thread_s_consumer_is_told_so_still(log: segstore.PartitionLog) -> None:
-    consumer = segstore.Consumer(log._store, "t")
+    consumer = segstore.Consumer(log.store, "t")
     said: list[BaseException] = []
 
     def poll() -> None:

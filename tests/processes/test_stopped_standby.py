@@ -49,7 +49,7 @@ def test_a_standby_is_stopped_until_it_is_out_of_sync_and_goes_on(store_dir: Pat
     config = {"replica.lag.time.max.ms": LAG_MS}
     with segstore.open(store_dir, config=config) as store, segstore.serve(store, port=0) as server:
         store.create_topic("t")
-        log, primary = store.partition("t"), store._side.primary  # type: ignore[union-attr]
+        log, primary = store.partition("t"), store.engine.primary  # type: ignore[union-attr]
         with following(server.bootstrap_servers, tmp_path / "standby") as process:
             until(lambda: primary.registration.sync and not primary._away())
             acked = [log.append(b"before %d" % n) for n in range(50)]

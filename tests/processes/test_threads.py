@@ -166,7 +166,7 @@ def test_what_is_acknowledged_is_synced(store_dir: Path) -> None:
         def write(i: int) -> None:
             for _ in range(20):
                 offset = log.append(bytes(50))
-                assert log._source.recovery_point > offset
+                assert log.source.recovery_point > offset
 
         at_once(4, write)
 
@@ -284,7 +284,7 @@ def test_an_interrupt_reaches_its_thread_and_no_append_is_lost_silently(store_di
             except BaseException as error:
                 told.append((value, error))
 
-        source = log._source
+        source = log.source
         assert isinstance(source, Partition)
         armed.set()
         held_until_all_wait(source.token, [partial(append, b"%d" % i) for i in range(5)])

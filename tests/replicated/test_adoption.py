@@ -148,7 +148,7 @@ def test_an_epoch_without_records_is_not_begun_again(three: Directories) -> None
     for _ in range(3):
         in_child(run)
     with segstore.open(three.paths[0]) as store:
-        latest = store.partition("t", 0)._source.epochs.current
+        latest = store.partition("t", 0).source.epochs.current
     with three.open(adopt=True) as store:
         assert store.describe_partition("t", 0).leader_epoch == latest + 1
 

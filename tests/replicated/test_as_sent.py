@@ -48,5 +48,5 @@ def test_a_stretch_ends_at_the_high_watermark(three: Directories) -> None:
 
 def _await_alone(store: Any) -> None:
     until(lambda: store.describe_partition("t", 0).isr == (0,))
-    leader = store._replicated.manager.leader(PartitionKey("t", 0))
+    leader = store.replicated.manager.leader(PartitionKey("t", 0))
     until(lambda: leader.core.leader.isr.isr == {0})

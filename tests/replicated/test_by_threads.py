@@ -49,11 +49,11 @@ def three(tmp_path: Path) -> Directories:
 
 
 def replicas(store: Any, key: PartitionKey = KEY) -> list[LocalReplica]:
-    return [store._side.manager.find(broker, key) for broker in range(3)]
+    return [store.engine.manager.find(broker, key) for broker in range(3)]
 
 
 def leader_of(store: Any, key: PartitionKey = KEY) -> LocalReplica:
-    found = store._side.manager.leader(key)
+    found = store.engine.manager.leader(key)
     assert isinstance(found, LocalReplica)
     return found
 
@@ -317,7 +317,8 @@ def test_what_was_not_begun_is_cancelled(three: Directories) -> None:
         store.create_topic("other", assignments={0: list(store.describe_partition("t").replicas)})
         tails = [lent(store, key) for key in (KEY, other)]
         stuck = follower_of(store.describe_partition("t"))
-        at = [r.partition.tail.native for r in (store._side.manager.find(stuck, key) for key in (KEY, other))]
+        found = [store.engine.manager.find(stuck, key) for key in (KEY, other)]
+        at = [each.partition.tail.native for each in found]
         three.files.hang(three.paths[stuck])
         threads = [
             threading.Thread(target=store.partition(*key).append, args=(b"v",), kwargs={"timeout_ms": 60_000})
@@ -349,7 +350,7 @@ def test_a_leader_whose_disk_hangs_holds_up_nobody_else(three: Directories) -> N
 
         thread = threading.Thread(target=append)
         thread.start()
-        until(lambda: (led := store._side.manager.leader(KEY)) is not None and led.broker != before)
+        until(lambda: (led := store.engine.manager.leader(KEY)) is not None and led.broker != before)
         until(lambda: log.append(b"later", timeout_ms=60_000) >= 0)
         three.files.mend()
         thread.join(60)
@@ -380,7 +381,7 @@ def appending(append: Callable[[], int], told: Told) -> threading.Thread:
 
 def an_error(store: Any, leader: LocalReplica) -> None:
     """Another call to that disk fails."""
-    store._side.manager.failed(leader.broker, OSError(errno.EIO, "the disk is ill"))
+    store.engine.manager.failed(leader.broker, OSError(errno.EIO, "the disk is ill"))
 
 
 OTHERS: dict[str, Callable[[Any, LocalReplica], None]] = {
@@ -424,7 +425,7 @@ def test_r32_a_leader_that_goes_offline_leads_no_more_when_it_turns_appends_away
         quit_tail = leader.partition.tail.quit
 
         def noted() -> None:
-            seen.append(store._side.manager.leader(KEY) is leader)
+            seen.append(store.engine.manager.leader(KEY) is leader)
             quit_tail()
 
         monkeypatch.setattr(leader.partition.tail, "quit", noted)
@@ -440,7 +441,7 @@ def test_r27_no_append_begins_at_a_leader_that_was_fenced(
     """
     with opened(three, replica_lag_time_max_ms=400, broker_session_timeout_ms=1500) as store:
         tail, log, before, told = lent(store), store.partition("t"), leader_of(store), Told()
-        manager, asked = store._side.manager, threading.Event()
+        manager, asked = store.engine.manager, threading.Event()
         await_leaders = manager.await_leaders
 
         def noted(*arguments: Any) -> bool:

@@ -143,7 +143,7 @@ def test_r38_a_group_waits_for_its_offsets_after_a_failover(
         consumer.commit({segstore.TopicPartition("t", 0): segstore.OffsetAndMetadata(3, "")})
     three.close()
     store = three.open()
-    manager, asked = store._replicated.manager, list[object]()
+    manager, asked = store.replicated.manager, list[object]()
     shows = type(manager).await_committed
 
     def late(self: Any, key: Any, seconds: float) -> bool:

@@ -120,7 +120,7 @@ def test_r24_what_was_decided_is_in_no_unclean_election(three: Directories) -> N
         message = stager.finish()
     seal(three.paths[0], "id", [message], timeout=60)
     shared(store, GroupOffsets).commit("g", {TopicPartition("t", 0): OffsetAndMetadata(1)})
-    settings = store._replicated.controller._core.settings
+    settings = store.replicated.controller._core.settings
     allowed = {key.topic: one.unclean_leader_election for key, one in settings.items()}
     assert allowed == {
         "t": True,
@@ -159,7 +159,7 @@ def test_a_bad_election(three: Directories, name: str) -> None:
 def test_a_replica_that_is_late_to_say_that_it_leads_is_not_believed(three: Directories) -> None:
     """Its thread may have stopped between the two elections that it had won and lost: nobody led then."""
     store, log = two_replicas(three)
-    manager, key = store._replicated.manager, PartitionKey("t", 0)
+    manager, key = store.replicated.manager, PartitionKey("t", 0)
     former = manager.leader(key)
     store.reassign({("t", 0): [1, 0]})
     until(lambda: not store.reassignments())
@@ -167,5 +167,5 @@ def test_a_replica_that_is_late_to_say_that_it_leads_is_not_believed(three: Dire
     until(lambda: manager.leader(key) is not None and manager.leader(key).broker == 1)
     manager.leads(former)
     assert manager.leader(key).broker == 1
-    assert log._source is manager.leader(key).partition
+    assert log.source is manager.leader(key).partition
     assert log.append(b"by 1", timeout_ms=60_000) == 0

@@ -47,7 +47,7 @@ class Store:
         self.logs = [self.store.partition("t", number) for number in range(partitions)]
         for log in self.logs:
             log.append(b"before")
-        self.manager: Any = self.store._replicated.manager
+        self.manager: Any = self.store.replicated.manager
         until(self._is_quiet, 60)
 
     def _is_quiet(self) -> bool:
@@ -99,7 +99,7 @@ def test_r31_a_failover_is_one_write_and_one_sync_on_each_voter(
     made: Callable[[int], Store], partitions: int
 ) -> None:
     failed = made(partitions)
-    metadata: Any = failed.store._replicated.metadata_log
+    metadata: Any = failed.store.replicated.metadata_log
     before = metadata.next_offset
     failed.fail_over()
     logs = Counter(path for path in failed.written("pwrite") if path.endswith(".log"))

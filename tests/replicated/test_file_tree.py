@@ -56,7 +56,7 @@ def test_the_past_begins_where_the_leader_has_compacted(three: Directories) -> N
         files(store).write("/a", random_bytes(3_000), overwrite=True)
     await_in_sync(store)
     log = store.partition("ck", 0)
-    until(lambda: store.sweep() is not None and store._replicated.cleaned_offset("ck", 0))
+    until(lambda: store.sweep() is not None and store.replicated.cleaned_offset("ck", 0))
     assert floor(log) > 0
     with segstore.open(three.paths[1], mode="r") as reader:
         until(lambda: floor(reader.partition("ck", 0)) == floor(log))

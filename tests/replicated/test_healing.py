@@ -224,7 +224,7 @@ def test_a_follower_of_a_damaged_leader_tries_on_and_comes_back(
     log.append_batch(more, batch_bytes=1)
     path = sorted((three.paths[0] / "t-0").glob("*.log"))[-2]
     flip(path, at)
-    leader = store._replicated.manager.leaders["t", 0]
+    leader = store.replicated.manager.leaders["t", 0]
     asked, read = [0], leader.replica.read
 
     def counted(*args: int) -> bytes:

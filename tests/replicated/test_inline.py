@@ -47,7 +47,7 @@ def opened(directories: Directories) -> Iterator[Any]:
 
 
 def leader_of(store: Any) -> LocalReplica:
-    found = store._side.manager.leader(KEY)
+    found = store.engine.manager.leader(KEY)
     assert isinstance(found, LocalReplica)
     return found
 
@@ -85,7 +85,7 @@ def inline(store: Any, append: Callable[[], Any]) -> Any:
 
 def ends(store: Any) -> list[tuple[int, int]]:
     """Log end and high watermark of each replica, as the engine has them."""
-    replicas = [store._side.manager.find(broker, KEY).replica for broker in range(3)]
+    replicas = [store.engine.manager.find(broker, KEY).replica for broker in range(3)]
     return [(replica.log_end_offset, replica.high_watermark) for replica in replicas]
 
 
@@ -237,7 +237,7 @@ def test_r35_a_follower_that_does_not_know_a_producer_has_its_batch_all_the_same
     senders = Senders(log)
     senders.turn()
     inline(store, senders.turn)
-    other = store._side.manager.find(follower_of(store.describe_partition("t")), KEY)
+    other = store.engine.manager.find(follower_of(store.describe_partition("t")), KEY)
     lent(store)
     with other.partition.token:
         assert other.partition.producers.expire(0) == 3
@@ -253,7 +253,7 @@ def test_r35_a_follower_that_does_not_know_a_producer_has_its_batch_all_the_same
 def judge_producers(store: Any) -> None:
     """Each replica's table holds what its log says."""
     for broker in range(3):
-        replica = store._side.manager.find(broker, KEY)
+        replica = store.engine.manager.find(broker, KEY)
         with replica.partition.token:
             expected, table = told(Path(replica.partition.directory)).state, replica.partition.producers.state
             assert len(table.producers) == 3
@@ -288,7 +288,7 @@ def test_only_one_replica(tmp_path: Path) -> None:
         store.create_topic("alone", replication_factor=1)
         log = store.partition("alone")
         assert [log.append(b"v") for _ in range(100)] == list(range(100))
-        leader = store._side.manager.leader(PartitionKey("alone", 0))
+        leader = store.engine.manager.leader(PartitionKey("alone", 0))
         until(lambda: log.append(b"v") and leader.partition.tail.may_be_open)
         directories.files.fail(directories.paths[leader.broker])
         until(lambda: 0 in store.describe_partition("alone").offline or leader.core.role is None)

@@ -122,7 +122,7 @@ CALLS: dict[str, tuple[Callable[[Struck], Callable[[], None]], int, int]] = {
 def test_a_follower_is_asked_wherever_ctrl_c_comes(three: Directories) -> None:
     """It counted as asked though its thread had not been told: nobody asked it again, and it left the ISR."""
     it = Struck(three)
-    manager = it.store._side.manager
+    manager = it.store.engine.manager
     replica, directory = manager.find(1, PartitionKey("t", 0)), manager.directories[1]
     for place in range(1, 7):
         until(lambda: not directory._thread._once_more)  # in which it is asked anyhow
@@ -203,7 +203,7 @@ def test_a_close_ends_its_threads_before_it_lets_go(three: Directories) -> None:
     """Ctrl-C as the controller is to end: else the threads write on, without a lock."""
     before = {*threading.enumerate()}
     it = Struck(three)
-    side = it.store._replicated
+    side = it.store.replicated
     stop = side.controller.stop
 
     def strike(seconds: float) -> bool:

@@ -22,7 +22,7 @@ TINY: dict[str, Any] = {
 
 
 def start_of(store: Any, voter: int) -> int:
-    found: int = store._replicated.metadata_log._voters[voter].start_offset
+    found: int = store.replicated.metadata_log._voters[voter].start_offset
     return found
 
 

@@ -18,7 +18,7 @@ from segstore.replication.metadata.image import PartitionKey
 def await_alone(store: Any, topic: str) -> None:
     """Wait until 0 alone is in sync, and until it has heard of what the controller has decided."""
     until(lambda: store.describe_partition(topic, 0).isr == (0,))
-    leader = store._replicated.manager.leader(PartitionKey(topic, 0))
+    leader = store.replicated.manager.leader(PartitionKey(topic, 0))
     until(lambda: leader.core.leader.isr.isr == {0})
 
 

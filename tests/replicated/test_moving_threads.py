@@ -36,7 +36,7 @@ class Appender:
 
     def _is_handed_over(self) -> bool:
         self.log.append(b"before")
-        leader = self.store._side.manager.leader(("t", 0))
+        leader = self.store.engine.manager.leader(("t", 0))
         tail = leader.partition.tail.native
         return tail is not None and tail.is_open and all(each.is_open for each in tail.followers)
 

@@ -155,5 +155,5 @@ def test_a_flush_makes_all_in_sync_replicas_durable(three: Directories) -> None:
     log.append(b"alone")
     log.flush()
     for topic, end in (("__transaction_state", decided), ("u", log.log_end_offset)):
-        replicas = [d.replicas[PartitionKey(topic, 0)] for d in store._side.manager.online]
+        replicas = [d.replicas[PartitionKey(topic, 0)] for d in store.engine.manager.online]
         assert [each.partition.recovery_point >= end for each in replicas] == [True] * 3

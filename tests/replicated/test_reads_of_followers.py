@@ -59,7 +59,7 @@ def filled(three: Directories, **config: Any) -> tuple[Any, Any, int]:
     log.append_batch([b"value %d" % n for n in range(200)], batch_bytes=500)
     await_in_sync(store)
     follower = follower_of(store.describe_partition("t", 0))
-    replica = store._replicated.manager.find(follower, PartitionKey("t", 0))
+    replica = store.replicated.manager.find(follower, PartitionKey("t", 0))
     until(lambda: replica.replica.high_watermark == 200)
     return store, log, follower
 

@@ -143,7 +143,7 @@ def test_an_id_stands_for_one_piece_of_work(three: Directories) -> None:
         store = opened(three)
         assert len(quarantined(path)) == 1 + len(PARTS)
     assert_once(store, "a")
-    assert all(not any(Folder(store._context.files, str(path)).stems()) for path in three.paths)
+    assert all(not any(Folder(store.context.files, str(path)).stems()) for path in three.paths)
 
 
 def test_an_id_is_known_to_all_directories(three: Directories) -> None:
@@ -155,7 +155,7 @@ def test_an_id_is_known_to_all_directories(three: Directories) -> None:
         store.close()
         store = opened(three)
     assert_once(store, "a")
-    assert all(not any(Folder(store._context.files, str(path)).stems()) for path in three.paths)
+    assert all(not any(Folder(store.context.files, str(path)).stems()) for path in three.paths)
 
 
 @pytest.mark.parametrize("lost", range(3))
@@ -201,7 +201,7 @@ def test_what_a_lost_directory_has_sealed_is_adopted_once_when_it_is_back(three:
     store = opened(three)
     assert_once(store, "b")
     assert seal(three.paths[0], "id", []) == done
-    assert Folder(store._context.files, str(three.paths[0])).stems() == []
+    assert Folder(store.context.files, str(three.paths[0])).stems() == []
 
 
 def test_an_older_directory_that_returns_adopts_nothing_twice(three: Directories) -> None:
@@ -440,7 +440,7 @@ def test_a_new_topic_is_told_to_stagers_of_directories_that_answer_late(
     store = opened(three, broker_session_timeout_ms=1_500 if fenced else 600_000)
     sealed(three.paths[1], "before")
     three.files.hang(three.paths[2])
-    until(lambda: store._replicated.manager.directories[2].hangs)
+    until(lambda: store.replicated.manager.directories[2].hangs)
     made = threading.Thread(target=lambda: store.create_topic("v", assignments={0: [0, 1]}), daemon=True)
     made.start()
     if not fenced:

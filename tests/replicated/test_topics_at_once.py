@@ -48,7 +48,7 @@ def decided_together(store: Any, *calls: Callable[[], object]) -> list[Exception
     """Make calls that the controller decides in this order, of which it publishes none before all are
     decided; return what each raised.
     """
-    controller, go, asked = store._replicated.controller, threading.Event(), threading.Semaphore(0)
+    controller, go, asked = store.replicated.controller, threading.Event(), threading.Semaphore(0)
     told, threads = dict[int, Exception | None](), list[threading.Thread]()
 
     def run(number: int) -> None:
@@ -141,7 +141,7 @@ def test_settings_that_are_changed_together_count_all(three: Directories) -> Non
     )
     assert told == [None] * 3
     assert store.topics()["t"].config == changed
-    settings = store._replicated.controller._core.settings[PartitionKey("t", 0)]
+    settings = store.replicated.controller._core.settings[PartitionKey("t", 0)]
     assert (settings.min_insync_replicas, settings.unclean_leader_election) == (2, True)
 
 

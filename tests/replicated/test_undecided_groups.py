@@ -155,7 +155,7 @@ def test_until_a_late_write_is_decided_no_other_begins(three: Directories, clock
 def lose_leader(three: Directories, store: Any, group: str) -> None:
     """Two of three directories are gone, and with them the leader of the group's partition."""
     leader = leader_of(store, group)
-    manager, key = store._replicated.manager, PartitionKey(TOPIC, partition_of(store, group))
+    manager, key = store.replicated.manager, PartitionKey(TOPIC, partition_of(store, group))
     for number in ((leader + 1) % 3, leader):  # the leader last: without a quorum no other one is elected
         three.lose(number)
         until(lambda number=number: manager.directories[number].error is not None)

@@ -60,7 +60,7 @@ def test_each_directory_of_a_replicated_store_is_a_log_directory(tmp_path: Path)
         results = call(node_of(store), Api.DESCRIBE_LOG_DIRS, 4, topics=None).results
         assert sorted(each.log_dir for each in results) == [str(path) for path in paths]
         leading = store.describe_partition("t").leader
-        leader = store._replicated.manager.directories[leading].path
+        leader = store.replicated.manager.directories[leading].path
         assert {each.log_dir: sizes(each) for each in results}[leader] == {"t": {0: size}}
         assert [list(sizes(each)) for each in results] == [["t"], ["t"]]  # and not the metadata log
     assert [segstore.check(path) for path in paths] == [[], []]

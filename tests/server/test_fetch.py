@@ -290,7 +290,7 @@ def test_a_client_s_rate(node: Node) -> None:
     """A fetch over the rate is answered, with the time for which its client must wait; until then it gets
     nothing; other clients go on.
     """
-    node.store._context.clock = lambda: 1_000_000
+    node.store.context.clock = lambda: 1_000_000
     quotas(node.store).alter("slow", {"consumer_byte_rate": 1000})
     fill(node, {0: 30})
     first = Fetch(node, {T0: 0}, client_id="slow")

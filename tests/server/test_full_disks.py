@@ -69,7 +69,7 @@ def test_a_batch_is_written_once_when_there_is_room(disk: Disk) -> None:
         assert produce(disk.wire, 3 * n) == (Code.NONE, 3 * n)
         assert produce(disk.wire, 3 * n) == (Code.NONE, 3 * n)  # its answer was lost
     log = disk.store.partition("t")
-    assert len(logs(Path(disk.store._context.root))) > 2
+    assert len(logs(Path(disk.store.context.root))) > 2
     assert [record.offset for record in records(log)] == [*range(120)]
 
 

@@ -217,7 +217,7 @@ def test_a_replicated_store_keeps_them_in_its_metadata(tmp_path: Path) -> None:
         assert (settings.timing("g"), settings.timing("kept")) == ((45_000, 6_000), (45_000, 8_000))
         assert store.topics()["g"].config == {}
         while store.reassignments():
-            store._replicated.manager.news.wait(store._side.publications, 0.05)
+            store.replicated.manager.news.wait(store.engine.publications, 0.05)
     segstore.unreplicate(paths, 1)
     with segstore.open(paths[1]) as plain:
         assert group_settings(plain).groups() == ["g", "kept"]

@@ -37,11 +37,11 @@ def filled(store: segstore.Store) -> Iterator[segstore.Store]:
     fill(store)
     store.partition("t", 1).append(b"in another partition")
     yield store
-    store._side.primary.unregister() if store._side.primary.fence is None else None  # type: ignore[union-attr]
+    store.engine.primary.unregister() if store.engine.primary.fence is None else None  # type: ignore[union-attr]
 
 
 def primary(store: segstore.Store) -> Any:
-    return store._side.primary  # type: ignore[union-attr]
+    return store.engine.primary  # type: ignore[union-attr]
 
 
 def appended(number: int) -> Change:

@@ -53,7 +53,7 @@ def served(path: Path, lease: Any, **settings: Any) -> Iterator[segstore.Server]
 
 
 def leads(store: segstore.Store) -> bool:
-    return not store._context.demoted
+    return not store.context.demoted
 
 
 def epochs(store: segstore.Store) -> list[int]:
@@ -181,8 +181,8 @@ def test_who_waits_for_the_standby_is_told(store_dir: Path) -> None:
     lease, found = Lease(5), []
     with served(store_dir, lease) as server:
         store = server.node.store
-        assert isinstance(store._side, StoreWriter)
-        store._side.primary.register("A" * 22, sync=True)
+        assert isinstance(store.engine, StoreWriter)
+        store.engine.primary.register("A" * 22, sync=True)
         thread = threading.Thread(target=lambda: found.append(produced(server, acks=-1)))
         thread.start()
         until(lambda: store.partition("t").log_end_offset == 1)
@@ -212,8 +212,8 @@ def test_another_token_needs_a_standby_that_follows_still(tmp_path: Path, store_
             assert store.partition("t").leader_epoch == 30
         lease.token = 40
         until(lambda: not leads(store))
-        assert isinstance(store._side, StoreWriter)
-        assert store._side.primary.unregister(), "the operator's word that it has not led"
+        assert isinstance(store.engine, StoreWriter)
+        assert store.engine.primary.unregister(), "the operator's word that it has not led"
         lease.token = 50  # above the epochs that a sync primary begins by that
         until(lambda: leads(store))
         assert produced(server, acks) == 0
@@ -239,7 +239,7 @@ def test_two_with_one_lease_never_write_under_one_epoch(tmp_path: Path, store_di
                 ours.token = 7
                 with pytest.raises(DemotedError):
                     old.partition("t").append(b"no")
-                until(lambda: "leads from leader epoch 6" in old._context.demoted)  # it was told
+                until(lambda: "leads from leader epoch 6" in old.context.demoted)  # it was told
                 assert (tmp_path / "p/.segstore/fence").exists()
                 with pytest.raises(DemotedError, match="leads from leader epoch 6"):
                     old.partition("t").append(b"no")

@@ -151,7 +151,7 @@ def test_the_loop_opens_no_log(store_dir: Path) -> None:
         assert isinstance(node.loop, FakeLoop)
         (topic,) = call(node, Api.METADATA, 9, topics=None).topics
         assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([0, 0], 0)
-        assert not store._side.opened()
+        assert not store.engine.opened()
         for _ in range(2):
             (topic,) = call(node, Api.METADATA, 9, topics=asked("t")).topics
             assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([0, 0], 1)
@@ -168,7 +168,7 @@ def test_the_epoch_of_a_closed_log_is_that_under_which_it_is_opened(store_dir: P
         assert store.partition("t", 0).leader_epoch == 1, "an unclean shutdown begins an epoch"
     with segstore.open(tmp_path / "killed") as store:
         (topic,) = call(node_of(store), Api.METADATA, 9, topics=None).topics
-        assert not store._side.opened()
+        assert not store.engine.opened()
         told = [each.leader_epoch for each in topic.partitions]
         assert told == [store.partition("t", number).leader_epoch for number in range(3)]
         assert told[:2] == [1, 1]

@@ -298,7 +298,7 @@ def test_a_standby_that_is_lost_and_comes_again_is_told_once_each(
             standby = Standby(store, wire)
             assert standby.register(SYNC).error_code == 0
             until(lambda: lines(" ms: appends with acks=all wait for it"))
-            primary = store._side.primary  # type: ignore[union-attr]
+            primary = store.engine.primary  # type: ignore[union-attr]
             for _ in range(5):
                 primary._note()
             assert (lines("has not fetched"), lines("fetches again")) == (1, 0)

@@ -52,7 +52,7 @@ def connected(to: Broker) -> WireClient:
 def test_it_is_gone_without_a_trace() -> None:
     threads = set(threading.enumerate())
     with Broker(topics=["flights"]) as running:
-        root = Path(running.store._context.root)
+        root = Path(running.store.context.root)
         assert root.is_dir()
         address = running.bootstrap_servers.split(":")
     assert not root.exists()
@@ -78,7 +78,7 @@ def test_nothing_is_synced(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> 
         running.store.partition("flights", 0).append(b"1")
         log = running.store.partition("flights", 0)
         assert log.end_offset == 1
-        assert running.store._context.files.native_sync(None) is None  # nor does C sync
+        assert running.store.context.files.native_sync(None) is None  # nor does C sync
     assert synced == []
 
 
@@ -128,7 +128,7 @@ def test_bad_input_leaves_nothing(
 def test_where_memory_is_short_it_lies_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "ENOUGH", 1 << 62)
     with Broker() as running:
-        assert not str(running.store._context.root).startswith(broker.MEMORY)
+        assert not str(running.store.context.root).startswith(broker.MEMORY)
 
 
 # --- faults --------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def end(node: Node, version: int, me: Identity, commit: bool, name: str = "x") -
 
 def write(store: segstore.Store, at: TopicPartition, me: Identity, sequence: int, value: bytes) -> None:
     template = Template(TRANSACTIONAL_FLAG, *me, sequence)
-    append_record(store.partition(*at), value, None, (), store._context.clock(), None, template)
+    append_record(store.partition(*at), value, None, (), store.context.clock(), None, template)
 
 
 def committed(store: segstore.Store, at: TopicPartition) -> list[bytes | None]:

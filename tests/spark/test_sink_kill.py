@@ -183,7 +183,7 @@ def test_abort_after_a_commit_undoes_nothing(state: Path) -> None:
         store.create_topic("gone")
         sealed = write(one, 2, rows(2))
         waiting = StreamWriter(sink(state, None, None, timeout_ms=0))
-        store._side.inbox.close()  # an application that hangs
+        store.engine.inbox.close()  # an application that hangs
         with pytest.raises(TimeoutError, match=r"option sealTimeout=0ms"):
             waiting.commit(sealed, 2)
         waiting.abort(sealed, 2)

@@ -130,7 +130,7 @@ def test_both_ways_give_the_same_logs(store_dir: Path, tmp_path: Path, taken: Co
                     producer.begin_transaction()
                     producer.send("t", b"in a transaction")
                     ends()
-            store._side.primary.begin_epochs(5)  # type: ignore[union-attr]
+            store.engine.primary.begin_epochs(5)  # type: ignore[union-attr]
             for _ in range(10):
                 store.partition("t").append(b"in epoch 5")
             store.partition("t").delete_records(3)

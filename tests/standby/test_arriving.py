@@ -85,7 +85,7 @@ def test_leader_epochs_that_begin_within_an_answer(
     with Broker(tmp_path / "p") as broker:
         log = filled(broker, [100_000] * 100)
         for epoch in (5, 9, 10):
-            broker.store._side.primary.begin_epochs(epoch)  # type: ignore[union-attr]
+            broker.store.engine.primary.begin_epochs(epoch)  # type: ignore[union-attr]
             for _ in range(50):
                 log.append_batch([b"x" * 300_000])
         with follow(broker.bootstrap_servers, store_dir) as standby:

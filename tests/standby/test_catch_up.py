@@ -34,7 +34,7 @@ def no_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reached(broker: Broker) -> dict[tuple[str, int], int]:
     """How far the primary knows its standby to be."""
-    return {key: found.offset for key, found in broker.store._side.primary._reached.items()}  # type: ignore[union-attr]
+    return {key: found.offset for key, found in broker.store.engine.primary._reached.items()}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])

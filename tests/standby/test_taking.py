@@ -107,7 +107,7 @@ def test_a_process_that_ends_anywhere_at_its_first_start_follows_again(tmp_path:
                 assert standby.wait_caught_up(LIMIT)
                 assert values(standby.store.partition("t")) == [b"1"]
             assert segstore.check(directory) == []
-            broker.store._side.primary.unregister()  # type: ignore[union-attr]
+            broker.store.engine.primary.unregister()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("state", ["new", "returns"])

@@ -28,7 +28,7 @@ def fenced(path: Path, epoch: int, *, sync: bool = True) -> None:
     with segstore.open(path) as store:
         store.create_topic("t", partitions=2)
         store.partition("t").append_batch([b"a", b"b", b"c"])
-        primary: Any = store._side.primary  # type: ignore[union-attr]
+        primary: Any = store.engine.primary  # type: ignore[union-attr]
         primary.register(STANDBY, sync)
         primary.demote(Fence(epoch, 2, STANDBY, 0, "it was promoted"))
 
@@ -104,7 +104,7 @@ def test_an_old_primary_that_follows_by_now_is_left_alone(store_dir: Path, tmp_p
 
 def test_a_store_that_a_process_has_open(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
-        primary: Any = store._side.primary  # type: ignore[union-attr]
+        primary: Any = store.engine.primary  # type: ignore[union-attr]
         primary.register(STANDBY, False)
         primary.demote(Fence(7, 2, STANDBY, 0, "it was promoted"))
         with pytest.raises(StoreLockedError):

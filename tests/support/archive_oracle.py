@@ -58,7 +58,7 @@ def store_logs(store: str | Path) -> dict[TopicIdPartition, Logs]:
     with open_store(store, "r") as opened:
         for info in opened.topics().values():
             for number in info.partition_ids:
-                view = opened.partition(info.name, number)._source.view
+                view = opened.partition(info.name, number).source.view
                 logs = {
                     segment.base_offset: Path(segment.path).read_bytes()[: view.end_of(slot)]
                     for slot, segment in enumerate(view.segments)

@@ -103,7 +103,7 @@ class ArchivedHistory:
         self, store: Store, key: TopicIdPartition, name: str, bodies: list[bytes], time: int
     ) -> dict[str, Any]:
         log = store.partition(key.topic, key.partition)
-        view = log._source.view
+        view = log.source.view
         directory = os.path.join(store.path, names.partition_dir(key.topic, key.partition))
         ends = dict(zip(view.bases, view.bases[1:], strict=False))
         listed = self._list(key, directory, ends, view.start_offset, time)
@@ -117,7 +117,7 @@ class ArchivedHistory:
             place = (name, at, len(data), crc32c(data), active.base_offset, 0)
             pieces.append(ArchivedPiece(*place, batches[0][2], batches[-1][3], latest))
         loaded: LeaderEpochCache = LeaderEpochs.load(
-            store._context.files, os.path.join(directory, names.LEADER_EPOCHS)
+            store.context.files, os.path.join(directory, names.LEADER_EPOCHS)
         )
         told = ArchivedPartition(
             *(key, listed, (), view.start_offset, view.end_offset, log.last_stable_offset),

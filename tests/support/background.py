@@ -13,6 +13,6 @@ import segstore
 
 def caught_up(store: segstore.Store) -> None:
     """Wait until the scheduler has done its immediate work, above all the flushes after rolls."""
-    scheduler, done = store._context.scheduler, threading.Event()
+    scheduler, done = store.context.scheduler, threading.Event()
     scheduler.soon(done.set)
     until(lambda: done.is_set() or scheduler._closed)

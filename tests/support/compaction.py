@@ -69,18 +69,18 @@ def open_compacted(
 def clean(
     store: segstore.Store,
     topic: str = "t",
-    throttle: cleaner.Throttle | None = None,
+    throttle: cleaner.Throttler | None = None,
     checkpoint: bool = True,
     **config: Any,
 ) -> cleaner.CleanResult:
     """Compact partition 0 up to its active segment; with `checkpoint`, write the cleaner's checkpoint."""
-    checkpoints = store._side._checkpoints.cleaner_offsets
+    checkpoints = store.engine._checkpoints.cleaner_offsets
     settings = StoreConfig.parse({k.replace("_", "."): v for k, v in config.items()})
     return cleaner.clean(
         store.partition(topic).partition_for_write(),
         settings,
-        store._context.clock(),
-        throttle or cleaner.Throttle(),
+        store.context.clock(),
+        throttle or cleaner.Throttler(),
         checkpoints.get((topic, 0)),
         lambda offset: checkpoints.update({(topic, 0): offset}) if checkpoint else None,
     )
@@ -108,7 +108,7 @@ def end_in_gap(path: Path) -> None:
         gone.unlink()
 
 
-class Looks(cleaner.Throttle):
+class Looks(cleaner.Throttler):
     """A throttle that calls `look` with the number of each call of it, from 1."""
 
     def __init__(self, look: Callable[[int], object]) -> None:

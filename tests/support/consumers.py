@@ -70,7 +70,7 @@ def replace_waits(
     """Have both ways in which a consumer waits call `wait` with the ms of the wait; with `then`, go on to
     wait after that.
     """
-    wait_any, wait_for = segstore.Store.wait, segstore.Store._wait_for
+    wait_any, wait_for = segstore.Store.wait, segstore.Store.wait_for
 
     def any_(store: segstore.Store, seen: int, timeout_ms: float) -> None:
         wait(store, timeout_ms)
@@ -82,4 +82,4 @@ def replace_waits(
         return wait_for(store, followed, nudges, seconds) if then else LOOK
 
     monkeypatch.setattr(segstore.Store, "wait", any_)
-    monkeypatch.setattr(segstore.Store, "_wait_for", for_)
+    monkeypatch.setattr(segstore.Store, "wait_for", for_)

@@ -67,11 +67,11 @@ class _Made:
     ) -> None:
         self.key, self.time = TopicIdPartition(info.name, info.topic_id, number), time
         log = store.partition(info.name, number)
-        self.view = log._source.view
+        self.view = log.source.view
         self.stable = log.last_stable_offset
         directory = os.path.join(store.path, names.partition_dir(info.name, number))
         path = os.path.join(directory, names.LEADER_EPOCHS)
-        loaded: LeaderEpochCache = LeaderEpochs.load(store._context.files, path)
+        loaded: LeaderEpochCache = LeaderEpochs.load(store.context.files, path)
         self.epochs = loaded.entries
         sealed = tuple(
             _uploaded(remote, self.key, directory, base, end, time, claim)

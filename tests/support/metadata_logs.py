@@ -66,8 +66,8 @@ class Quorum:
 
 
 def voter_of(id_: int, store: segstore.Store) -> Voter:
-    assert isinstance(store._side, StoreWriter)
-    return Voter(id_, store._side)
+    assert isinstance(store.engine, StoreWriter)
+    return Voter(id_, store.engine)
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def send(
 ) -> Appended:
     """Append `n` records, from sequence `seq` on, with timestamps of the store's clock."""
     values = [(b"%d/%d" % (pid, (seq + i) % (1 << 31))).ljust(size, b".") for i in range(n)]
-    columns = Columns(values, timestamp=log._context.clock())
+    columns = Columns(values, timestamp=log.context.clock())
     template = Template(TXN if txn else 0, pid, epoch, seq)
     return append_batches(log, columns, cuts, template=template, **more)  # type: ignore[arg-type]
 

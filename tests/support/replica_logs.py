@@ -19,9 +19,9 @@ def log_bytes(directory: Path) -> bytes:
 
 
 def replica_of(log: segstore.PartitionLog, high_watermark: int = 0) -> Replica:
-    store = log._store
+    store = log.store
     assert isinstance(store, segstore.Store)
-    return store._side.partitions.replica(log.topic, log.partition, high_watermark)  # type: ignore[union-attr]
+    return store.engine.partitions.replica(log.topic, log.partition, high_watermark)  # type: ignore[union-attr]
 
 
 def opened(path: Path, files: Any = None, config: dict[str, Any] = SMALL) -> segstore.PartitionLog:
@@ -34,9 +34,9 @@ def opened(path: Path, files: Any = None, config: dict[str, Any] = SMALL) -> seg
 
 def closed(log: segstore.PartitionLog) -> None:
     """Close the store as a plain one, whose readers see all."""
-    store = log._store
+    store = log.store
     assert isinstance(store, segstore.Store)
-    if not log._context.closed:
+    if not log.context.closed:
         log.partition_for_write().visible.set_high_watermark(1 << 60)
     store.close()
 

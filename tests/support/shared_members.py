@@ -283,7 +283,7 @@ def _names(store: Any, preload: str) -> dict[str, Any]:
 
     import segstore
 
-    side = store._side
+    side = store.engine
 
     def guest(partition: int = 0, topic: str = "t") -> Any:
         return side.appender(topic, partition)

@@ -48,7 +48,7 @@ def transfer(
     """`log.transfer`, or the same by an exhibit."""
     if method in METHODS:
         return log.transfer(sink, offset, max_bytes, method)
-    files = log._context.files  # those of a test see the calls
+    files = log.context.files  # those of a test see the calls
     files = files if isinstance(files, ExhibitFiles) else ExhibitFiles()
     return send_log(log, files, sink, offset, max_bytes, method)
 
@@ -160,7 +160,7 @@ def fill(log: segstore.PartitionLog, rng: random.Random, total: int, batch_bytes
 
 def stored(log: segstore.PartitionLog) -> bytes:
     """Return all bytes of the log's files."""
-    view = log._source.view
+    view = log.source.view
     return b"".join(Path(s.path).read_bytes()[: view.end_of(i)] for i, s in enumerate(view.segments))
 
 

@@ -64,12 +64,12 @@ def _flushed(log: segstore.PartitionLog) -> None:
 
 
 def _polled(log: segstore.PartitionLog) -> None:
-    with segstore.Consumer(log._store, "t", auto_offset_reset="earliest") as consumer:
+    with segstore.Consumer(log.store, "t", auto_offset_reset="earliest") as consumer:
         consumer.poll(1000)
 
 
 def _produced(log: segstore.PartitionLog) -> None:
-    with segstore.Producer(log._store, acks="all") as producer:
+    with segstore.Producer(log.store, acks="all") as producer:
         producer.send("t", b"value").get(timeout=60)
 
 
@@ -82,7 +82,7 @@ OPERATIONS: dict[str, Callable[[segstore.PartitionLog], object]] = {
     "a flush": _flushed,
     "a poll": _polled,
     "a send with acks=all": _produced,
-    "a sweep": lambda log: log._store.sweep(),
+    "a sweep": lambda log: log.store.sweep(),
     "a deletion of records": lambda log: log.delete_records(1),
 }
 
@@ -150,14 +150,14 @@ def test_a_read_of_many_records(log: segstore.PartitionLog) -> None:
 def test_a_read_of_one_record_alone(log: segstore.PartitionLog) -> None:
     log.read_one(3)
     assert_at_most(9, calls(log.read_one, 3))
-    with segstore.open(log._store.path, "r") as reading:
+    with segstore.open(log.store.path, "r") as reading:
         follower = reading.partition("t")
         follower.read_one(3)
         assert_at_most(12, calls(follower.read_one, 3))
 
 
 def test_a_poll_of_one_record(log: segstore.PartitionLog) -> None:
-    with segstore.Consumer(log._store, group_id=None) as consumer:  # type: ignore[arg-type]
+    with segstore.Consumer(log.store, group_id=None) as consumer:  # type: ignore[arg-type]
         consumer.assign([TopicPartition("t", 0)])
         consumer.seek_to_beginning()
         assert len(consumer.poll()[TopicPartition("t", 0)]) == 5
@@ -170,7 +170,7 @@ def test_a_poll_of_one_record(log: segstore.PartitionLog) -> None:
 
 
 def test_a_poll_that_finds_nothing(log: segstore.PartitionLog) -> None:
-    with segstore.Consumer(log._store, group_id=None) as consumer:  # type: ignore[arg-type]
+    with segstore.Consumer(log.store, group_id=None) as consumer:  # type: ignore[arg-type]
         consumer.assign([TopicPartition("t", 0)])
         consumer.seek_to_end()
         consumer.poll()
@@ -181,7 +181,7 @@ def test_a_record_that_comes_within_a_wait(
     log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the return of the wait, whose call of C has made the record, to that of the poll: none."""
-    with segstore.Consumer(log._store, group_id=None) as consumer:  # type: ignore[arg-type]
+    with segstore.Consumer(log.store, group_id=None) as consumer:  # type: ignore[arg-type]
         consumer.assign([TopicPartition("t", 0)])
         consumer.seek_to_end()
         consumer.poll()
@@ -210,8 +210,8 @@ def test_a_record_that_comes_within_a_wait(
 
 def test_the_next_wait_of_a_consumer_that_keeps_up(log: segstore.PartitionLog) -> None:
     """One call of C, which looks, waits and reads; and few calls of Python's before it."""
-    with segstore.open(log._store.path, "r") as reading:
-        for store in (log._store, reading):
+    with segstore.open(log.store.path, "r") as reading:
+        for store in (log.store, reading):
             with segstore.Consumer(store, group_id=None) as consumer:  # type: ignore[arg-type]
                 consumer.assign([TopicPartition("t", 0)])
                 consumer.seek_to_end()

@@ -189,7 +189,7 @@ def close(scene: Scene) -> None:
     scene.other.append(b"x")
     with scene.failing("sync", code=errno.EIO):
         # Without the ExitStack around it, which keeps in a variable of its own what it raises: Python's.
-        refused(scene.store._side.close)
+        refused(scene.store.engine.close)
     scene.store.close()
 
 

@@ -97,7 +97,7 @@ def test_a_thread_that_logs_and_appends_beside_one_that_appends_and_logs(
     Before: both waited for ever.
     """
     logs, both = store.partition("logs"), threading.Barrier(2)
-    writer: Any = logs._source.writer  # type: ignore[union-attr]
+    writer: Any = logs.source.writer  # type: ignore[union-attr]
     plain, first = writer.write, [1]
 
     def write(*args: Any) -> int:

@@ -101,7 +101,7 @@ class ShareGroupAdmin:
         """Return what `ask` returns, which is called again while the coordinator loads."""
         store = self._store
         groups = shared(store, GroupCoordinator)
-        return when_loaded(store, lambda: ask(groups), store._context.check_open, None)
+        return when_loaded(store, lambda: ask(groups), store.context.check_open, None)
 
 
 def _delete(group_id: str, groups: GroupCoordinator) -> None:

@@ -111,7 +111,7 @@ class AsyncConsumer(InThread):
             self._check_subscribed()
             call = functools.partial(poll, part_of((deadline - time.monotonic()) * 1000))
             found = await self._turn(lambda call=call: self._done(call, self._consumer._give_back))  # type: ignore[misc]
-            self._polled_ms = self._consumer._store._context.clock()
+            self._polled_ms = self._consumer._store.context.clock()
             if count(found) or time.monotonic() >= deadline:
                 return found
 
@@ -156,7 +156,7 @@ class AsyncConsumer(InThread):
         self._check_subscribed()
         deadline = time.monotonic() + part_of((end - time.monotonic()) * 1000) / 1000
         found = await self._done(functools.partial(self._consumer._fill_alone, deadline))
-        self._polled_ms = self._consumer._store._context.clock()
+        self._polled_ms = self._consumer._store.context.clock()
         return None, found or not (time.monotonic() >= end or guard.closed or guard.ending)
 
     # --- plain, as aiokafka's -------------------------------------------------------------

@@ -66,7 +66,7 @@ class ConsumerEntry:
     def _is_free(self, seconds: float) -> bool:
         """Return whether no other thread is within a call, or will have left it within `seconds`."""
         if seconds:
-            self._consumer._store._wake()
+            self._consumer._store.wake()
         try:
             return self._lock.acquire(timeout=seconds)
         finally:

@@ -75,7 +75,7 @@ class Consumer(Assigning, Seeking, Committing):
         if topics:
             self.subscribe(topics)
         self._ending = ConsumerEnding(self)
-        store._attach_client(self._ending)
+        store.attach_client(self._ending)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.config.client_id} of {self._store!r}>"
@@ -293,7 +293,7 @@ class Consumer(Assigning, Seeking, Committing):
 
     def bootstrap_connected(self) -> bool:
         """Return whether the consumer and its store are open: there is no broker to be connected to."""
-        return not (self._guard.closed or self._store._context.closed)
+        return not (self._guard.closed or self._store.context.closed)
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Leave the group and give up all partitions. The store stays open.
@@ -304,7 +304,7 @@ class Consumer(Assigning, Seeking, Committing):
         interceptors whose own `close` was interrupted.
         """
         guard = self._guard
-        if self._store._context.forked:
+        if self._store.context.forked:
             guard.closed = True
             return
         if self._is_ended() or (guard.closed and guard.is_within(sys._getframe())):

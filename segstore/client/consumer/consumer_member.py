@@ -152,7 +152,7 @@ class ConsumerSubscription(GroupSubscription):
         self._topics: Topics = {}
 
     def _compare(self, topics: Topics) -> None:
-        there = self._store._side.topics  # the same object, as to the coordinator, until a topic changes
+        there = self._store.engine.topics  # the same object, as to the coordinator, until a topic changes
         if there is not self._topics:
             self._must_ask = True
             self._topics = there

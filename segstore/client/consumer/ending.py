@@ -57,7 +57,7 @@ class ConsumerEnding:
         if consumer is None or consumer._is_ended():
             return
         guard = consumer._guard
-        if not guard.end(deadline, consumer._store._wake):
+        if not guard.end(deadline, consumer._store.wake):
             log.warning("%r was in use when its store was closed: it is not closed in order", consumer)
             return
         with guard:

@@ -101,7 +101,7 @@ class Tailing:
         ):
             return
         self._turns = self._last = None
-        followed = self._store._follow([tp for tp, _ in turns]) if turns else None
+        followed = self._store.follow_ends([tp for tp, _ in turns]) if turns else None
         if followed is not None:
             self._last = LastRecordEnds(followed, [tp for tp, _ in turns], ConsumerRecord, *self._how)
             self._nudges = followed.nudges()
@@ -127,7 +127,7 @@ class Tailing:
         """Return when there may be more records, or something else to look at."""
         seconds = min(deadline - time.monotonic(), others_ms / 1000)
         if self._last is not None and self._follows_all():
-            self._store._wait_for(self._last.followed, self._nudges, seconds)
+            self._store.wait_for(self._last.followed, self._nudges, seconds)
         else:
             self._store.wait(self._publications, max(seconds, 0) * 1000)
 
@@ -174,7 +174,7 @@ class Tailing:
     def _wait(self, now: float, deadline: float, quiet: int) -> Came | None:
         """Do as `again`; `quiet` is what `_quiet` will be."""
         last, turns, until, guard = self._last, self._turns, self._until, self._guard
-        store, throttle = self._store._context, self._throttle
+        store, throttle = self._store.context, self._throttle
         assert last is not None
         assert turns is not None
         self._quiet = self._looked = -1  # what an interrupt leaves
@@ -182,7 +182,7 @@ class Tailing:
         self._number = number
         late = until if until < deadline else deadline
         followed = last.followed
-        at = self._store._wait_for(followed, self._nudges, late - now)
+        at = self._store.wait_for(followed, self._nudges, late - now)
         came, followed.came = followed.came, None
         # A signal's handler may have called the consumer, and another thread may close it.
         if guard.calls != calls or self._number != number or guard.closed or guard.ender is not None:

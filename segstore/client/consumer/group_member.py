@@ -61,7 +61,7 @@ class GroupSubscription(ABC):
                 f'{store.path}, which was opened with mode="r" here: leave group_id out, open it with "rw" '
                 "where no other process does, or join the group with a Kafka client by segstore serve"
             )
-        store._check_keeps(f"Consumer(group_id={config.group_id!r})")
+        store.check_keeps(f"Consumer(group_id={config.group_id!r})")
         self._subscription, self._config = subscription, config
         check_group(config.group_id)
         self._coordinator = shared(store, GroupCoordinator)

@@ -47,7 +47,7 @@ class TopicWatch:
         another. A look counts once `done` is called: where an interrupt comes before that, the look is
         repeated.
         """
-        now, seen = time.monotonic(), self._store._news
+        now, seen = time.monotonic(), self._store.news
         if now < self._may_look or (self._told_nothing(seen) and now < self._must_look):
             return None
         found = self._store.topics()
@@ -66,7 +66,7 @@ class TopicWatch:
     def wait_ms(self) -> float:
         """Return when to look again, if there are no news before."""
         # A look that was too early when the consumer was woken is made as soon as it may be.
-        at = self._must_look if self._told_nothing(self._store._news) else self._may_look
+        at = self._must_look if self._told_nothing(self._store.news) else self._may_look
         return max(at - time.monotonic(), 0) * 1000
 
     def _told_nothing(self, news: int) -> bool:

@@ -50,7 +50,7 @@ def _of_guest(store: Store, config: ProducerConfig, settings: Mapping[str, Any])
     """
     for name in ("transactional_id", "enable_idempotence"):
         if settings.get(name):
-            store._check_keeps(f"Producer({name}={settings[name]!r})")
+            store.check_keeps(f"Producer({name}={settings[name]!r})")
     return dataclasses.replace(config, enable_idempotence=False)
 
 
@@ -76,13 +76,13 @@ class Producer(Closing):
         store.topics()
         if store.mode != "rw":
             raise ReadOnlyError(f'{store.path} was opened with mode="r": open it with mode="rw" to send')
-        if not store._keeps:
+        if not store.keeps:
             self.config = config = _of_guest(store, config, settings)
         self._store = store
         self._accumulator = Accumulator(config)
         self._routing = Routing(store, self._accumulator, config.partitioner, config.batch_size)
         self._metrics = ProducerMetrics(config, self._accumulator.pool)
-        clock = store._context.clock
+        clock = store.context.clock
         self._transactions = transactions = self._made_transactional()
         self._intake = Intake(config, self._routing, self._accumulator, transactions, clock)
         self._sending = sending = Sending()
@@ -97,7 +97,7 @@ class Producer(Closing):
             repr(self), store.path, self._accumulator, self._routing, self._intake, self._sender
         )
         self._sender.start()
-        store._attach_client(self._ending)
+        store.attach_client(self._ending)
 
     def __repr__(self) -> str:
         return f"<Producer client_id={self.config.client_id}>"
@@ -152,7 +152,7 @@ class Producer(Closing):
 
     def bootstrap_connected(self) -> bool:
         """Return whether the producer and its store are open: there is no broker to be connected to."""
-        return self._accumulator.refusal is None and not self._store._context.closed
+        return self._accumulator.refusal is None and not self._store.context.closed
 
     def metrics(self) -> Snapshot | None:
         """Return {group: {name: value}} in Kafka's names; None with metrics_enabled=False."""

@@ -224,14 +224,14 @@ def _check_keeps(store: Store, config: ShareConsumerConfig) -> None:
             f"group_id={config.group_id!r}: share groups belong to the process that writes {store.path}, "
             f'which was opened with mode="r" here: {_other_way(store)}'
         )
-    store._check_keeps(f"ShareConsumer(group_id={config.group_id!r})")
+    store.check_keeps(f"ShareConsumer(group_id={config.group_id!r})")
 
 
 def _other_way(store: Store) -> str:
     """Return how else a process that only reads the store gets records of a share group."""
     address = ""
     with suppress(OSError):
-        address = store._context.files.lock_address(names.below(store.path, names.LOCK))
+        address = store.context.files.lock_address(names.below(store.path, names.LOCK))
     if address:
         return f"join the group with a Kafka client at {address}, where that process serves it"
     return 'open it with "rw" if no other process does, or join with a Kafka client by segstore serve'

@@ -71,7 +71,7 @@ class ShareConsumer(Acknowledging):
         if topics:
             self.subscribe(topics)
         self._ending = ConsumerEnding(self)
-        store._attach_client(self._ending)
+        store.attach_client(self._ending)
 
     def __repr__(self) -> str:
         return f"<ShareConsumer {self.config.client_id} of group {self.config.group_id!r} of {self._store!r}>"
@@ -263,7 +263,7 @@ class ShareConsumer(Acknowledging):
     def _close(self, accepts: bool, timeout_ms: float = _CLOSE_MS) -> None:
         span(timeout_ms)
         guard = self._guard
-        if self._store._context.forked:
+        if self._store.context.forked:
             guard.closed = True
             return
         if self._is_ended() or (guard.closed and guard.is_within(sys._getframe())):

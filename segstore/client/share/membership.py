@@ -94,12 +94,12 @@ class ShareConsumerMembership:
         return (
             self._epoch == JOIN_EPOCH
             or self._told != self.topics
-            or self._topics is not self._store._side.topics
+            or self._topics is not self._store.engine.topics
             or self._seen != self._coordinator.changes(self._group)
         )
 
     def _beat(self) -> None:
-        topics, wanted = self._store._side.topics, self.topics
+        topics, wanted = self._store.engine.topics, self.topics
         seen = self._coordinator.changes(self._group)  # before it is asked: what changes then is asked next
         is_told = self._epoch != JOIN_EPOCH and self._told == wanted
         beaten = self._send(self._epoch, None if is_told else wanted)
@@ -129,7 +129,7 @@ class ShareConsumerMembership:
 
     def _take(self, assignment: Assignment) -> None:
         """Have exactly the partitions of an assignment whose topics are there."""
-        by_id = {names.topic_id_bytes(info.topic_id): info for info in self._store._side.topics.values()}
+        by_id = {names.topic_id_bytes(info.topic_id): info for info in self._store.engine.topics.values()}
         found = {
             (info.topic_id, number): TopicPartition(info.name, number)
             for topic_id, numbers in assignment.items()

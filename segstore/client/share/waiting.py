@@ -50,7 +50,7 @@ class ShareWait:
 
     def _rouse(self) -> None:
         try:
-            self._store._wake()
+            self._store.wake()
         except SegstoreError:
             """The store is closed, which ends all waits."""
 
@@ -61,7 +61,7 @@ class ShareWait:
         followed = self._followed
         if followed is None or followed.outdated or self._partitions != partitions:
             self._followed = None
-            followed = self._store._follow(partitions)
+            followed = self._store.follow_ends(partitions)
             self._followed, self._partitions = followed, partitions
         if followed is not None:
             self._nudges = followed.nudges()
@@ -80,17 +80,17 @@ class ShareWait:
             elif self._followed is None:
                 self._store.wait(self._publications, seconds * 1000)
             else:
-                self._store._wait_for(self._followed, self._nudges, min(seconds, _MOST))
+                self._store.wait_for(self._followed, self._nudges, min(seconds, _MOST))
         finally:
             self._may_wait = False
 
     def _sleep_deaf(self, seconds: float) -> None:
         """Sleep in spite of nudges, which a consumer that gives back what it acquired causes itself."""
-        end, followed, clock = time.monotonic() + seconds, self._followed, self._store._context
+        end, followed, clock = time.monotonic() + seconds, self._followed, self._store.context
         while followed is not None and not (self.is_woken or clock.closed):
             left = end - time.monotonic()
             nudges = followed.nudges()
-            if left <= 0 or 0 <= self._store._wait_for(followed, nudges, left) < followed.n:
+            if left <= 0 or 0 <= self._store.wait_for(followed, nudges, left) < followed.n:
                 return
 
 

@@ -207,7 +207,7 @@ class Groups(Looking):
         def move() -> tuple[Moved, ...]:
             committed = source.fetch(group)
             chosen = tuple(sorted(committed)) if partitions is None else self._chosen(partitions)
-            now = self._store._context.clock()
+            now = self._store.context.clock()
             moved = moves(chosen, to, committed, lambda tp: self._store.partition(*tp), now)
             if not dry_run:
                 self._writer().commit(group, {m.partition: OffsetAndMetadata(m.after) for m in moved})
@@ -223,7 +223,7 @@ class Groups(Looking):
         starts = {part.partition: part.committed for part in told if part.committed is not None}
         known = tuple(part.partition for part in told)
         chosen = known if partitions is None else self._chosen(partitions)
-        now = self._store._context.clock()
+        now = self._store.context.clock()
         moved = moves(chosen, to, starts, lambda tp: self._store.partition(*tp), now)
         if not dry_run:
             offsets = {move.partition: move.after for move in moved}

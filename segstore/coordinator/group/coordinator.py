@@ -54,7 +54,7 @@ class GroupCoordinator(ShareRequests):
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
         offsets = shared(store, GroupOffsets)
         super().__init__(GroupTable(store, offsets, self.now), offsets, clock)
-        self._config = store._writer().config
+        self._config = store.writer().config
         self._offsets.empty_since, self._offsets.swept = self._groups.empty_since, self._groups.sweep
 
     def now(self) -> float:

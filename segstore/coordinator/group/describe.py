@@ -62,7 +62,7 @@ def patient(method: F) -> F:
     @wraps(method)
     def call(self: Looking, *args: Any, **options: Any) -> Any:
         ask = partial(method, self, *args, **options)
-        return when_loaded(self._store, ask, self._store._context.check_open, None)
+        return when_loaded(self._store, ask, self._store.context.check_open, None)
 
     return call  # type: ignore[return-value]
 
@@ -74,12 +74,12 @@ class Looking:
         self._store = store
 
     def _source(self) -> GroupOffsets | ReadOffsets:
-        self._store._context.check_open()
-        return shared(self._store, GroupOffsets) if self._store._keeps else ReadOffsets(self._store)
+        self._store.context.check_open()
+        return shared(self._store, GroupOffsets) if self._store.keeps else ReadOffsets(self._store)
 
     def _coordinator(self) -> GroupCoordinator | None:
         """Return the coordinator of this process; where there is none, no group has members here."""
-        return existing(self._store, GroupCoordinator) if self._store._keeps else None
+        return existing(self._store, GroupCoordinator) if self._store.keeps else None
 
     def _known(self, source: GroupOffsets | ReadOffsets) -> list[str]:
         coordinator = self._coordinator()
@@ -218,9 +218,9 @@ class Looking:
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
         """Return whether members of the record can still live: they end with the writer's process."""
-        if record is None or not record.members or self._store._keeps:
+        if record is None or not record.members or self._store.keeps:
             return False
-        context = self._store._context
+        context = self._store.context
         return context.files.is_locked(os.path.join(context.root, names.LOCK))
 
     def _members(self, group: str, record: GroupRecord | None) -> tuple[GroupMember, ...]:
@@ -294,7 +294,7 @@ def durable_states(store: Store, keys: Sequence[ShareKey]) -> dict[ShareKey, Dur
     """
     if not keys:
         return {}
-    if store._keeps:
+    if store.keeps:
         from segstore.coordinator.share.state_log import StateLog  # only share groups need it
 
         log = shared(store, StateLog)

@@ -60,7 +60,7 @@ class GroupTable:
 
     def __init__(self, store: Store, offsets: GroupOffsets, clock: MonotonicMs) -> None:
         self._store, self._offsets, self._clock = store, offsets, clock
-        self._config, self._settings = store._writer().config, group_settings(store)
+        self._config, self._settings = store.writer().config, group_settings(store)
         self._lock = Mutex()
         self._groups: dict[str, GroupEntry] = {}
         self._drops = 0
@@ -68,7 +68,7 @@ class GroupTable:
         self._closed = False
         self._seen = AssignableTopics({})
         self.shares = ShareGroups(store, offsets, self.topics)
-        self._alarm = Alarm(store._context.scheduler, clock, self.run_due)
+        self._alarm = Alarm(store.context.scheduler, clock, self.run_due)
         self._shelter = Shelter("segstore-groups")
 
     def ask_held(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool = True) -> T:
@@ -78,8 +78,8 @@ class GroupTable:
         afterwards: `ask` gets an empty one that is dropped. Raises StoreClosedError.
         """
         check_apart("what a group is asked")
-        if self._store._context.forked:
-            self._store._context.check_open()  # it has no such thread
+        if self._store.context.forked:
+            self._store.context.check_open()  # it has no such thread
         return self._shelter.call(partial(self._ask, group_id, ask, make))
 
     def _ask(self, group_id: str, ask: Callable[[GroupEntry], T], make: bool) -> T:
@@ -101,7 +101,7 @@ class GroupTable:
         finally:
             if not self._closed:
                 if changed:
-                    self._store._nudge()
+                    self._store.nudge()
                 self._alarm.set(due)
 
     def _is_ready(self, held: GroupEntry) -> bool:
@@ -304,7 +304,7 @@ class GroupTable:
                 is_stable &= member.is_reconciled_to(consumer.group.epoch)
         group = self._empty(consumer.group.group_id)
         assignments = downgrade(consumer.group, group, members, self.topics())
-        record = keep(group, assignments, self._store._context.clock())
+        record = keep(group, assignments, self._store.context.clock())
         self._write_sure(held, lambda: self._offsets.write_group(record, ends_consumer=True))
         held.become(group)
         if not is_stable:
@@ -333,13 +333,13 @@ class GroupTable:
         group = ConsumerGroup(group_id, self._offsets.consumer(group_id))
         group.replay(unwritten)
         timing = partial(self._settings.timing, group_id)
-        clock = self._store._context.clock
+        clock = self._store.context.clock
         outside = Outside(write, partial(self._downgrade, held), self.topics, clock, timing)
         return ConsumerMembership(group, outside, settings, self._clock())
 
     def topics(self) -> AssignableTopics:
         """Return the store's topics, the same object until one of them changes."""
-        infos = self._store._side.topics
+        infos = self._store.engine.topics
         if infos is not self._seen.infos:
             self._seen = AssignableTopics(infos)
         return self._seen
@@ -392,7 +392,7 @@ class GroupTable:
         group_id = held.group.group_id
         group, record = self._empty(group_id), self._offsets.group(group_id)
         if record is not None:
-            restore(group, record, self._clock(), self._store._context.clock())
+            restore(group, record, self._clock(), self._store.context.clock())
         has_records = bool(self._offsets.consumer(group_id))
         return group, self._membership(held, group_id, []) if has_records else None
 
@@ -442,7 +442,7 @@ class GroupTable:
         )
 
     def _write(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
-        record = keep(group, assignments, self._store._context.clock())
+        record = keep(group, assignments, self._store.context.clock())
         if assignments:
             self._offsets.write_group(record)
             return

@@ -29,7 +29,7 @@ class AdoptedTopic:
 
     def __init__(self, store: Store) -> None:
         """Read the ids. Errors as `load`."""
-        config = store._writer().config
+        config = store.writer().config
         self._limits = config.inbox_ids_retention_ms, config.inbox_ids_retention_count
         self._expired: list[str] = []
         self.in_doubt = False
@@ -56,7 +56,7 @@ class AdoptedTopic:
         self.in_doubt = bool(outcomes(log).ongoing)
         for adoption in sorted(found, key=lambda each: each.adopted_ms):
             self._known.keep(adoption)
-        self._expired = self._known.expire(store._context.clock())
+        self._expired = self._known.expire(store.context.clock())
 
     def find(self, id_: str) -> Adoption | None:
         """Return the adoption of an id; None where it was not adopted, or is forgotten."""
@@ -71,8 +71,8 @@ class AdoptedTopic:
         creating a topic raises.
         """
         if ADOPTED not in store.topics():
-            segment_bytes = store._writer().config.offsets_topic_segment_bytes
-            store._own_topic(ADOPTED, 1, {**MADE_WITH[ADOPTED], "segment.bytes": segment_bytes})
+            segment_bytes = store.writer().config.offsets_topic_segment_bytes
+            store.own_topic(ADOPTED, 1, {**MADE_WITH[ADOPTED], "segment.bytes": segment_bytes})
         return store.partition(ADOPTED, PARTITION)
 
     def records(self, adoption: Adoption) -> list[tuple[str, bytes | None]]:
@@ -84,7 +84,7 @@ class AdoptedTopic:
 
     def write(self, store: Store, records: Iterable[tuple[str, bytes | None]], template: Template) -> None:
         """Write ids; `keep` is called once they count. Raises what an append with acks="all" raises."""
-        log, now = self.log(store), store._context.clock()
+        log, now = self.log(store), store.context.clock()
         for number, (id_, value) in enumerate(records):
             numbered = template._replace(base_sequence=number) if template.producer_id >= 0 else template
             append_record(log, value, id_.encode(), (), now, None, numbered)
@@ -101,7 +101,7 @@ class AdoptedTopic:
         merged = KnownIds(*self._limits)
         for adoption in sorted([*adoptions, *self._known.all()], key=lambda each: each.adopted_ms):
             merged.keep(adoption)
-        merged.expire(store._context.clock())  # a directory's file may have lines of ids that are forgotten
+        merged.expire(store.context.clock())  # a directory's file may have lines of ids that are forgotten
         for adoption in merged.all():
             if self._known.find(adoption.id) is None:
                 self.write(store, [(adoption.id, format_adoption(adoption))], PLAIN)

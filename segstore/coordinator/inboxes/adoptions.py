@@ -92,7 +92,7 @@ def _moves(error: Exception) -> bool:
 
 def side_of(store: Store) -> ReplicatedWriter:
     """Return what writes a replicated store. Raises StoreClosedError."""
-    side = store._writer()
+    side = store.writer()
     assert isinstance(side, ReplicatedWriter)
     return side
 
@@ -179,7 +179,7 @@ class Adoptions:
             return self.ids.find(id_)
 
     def _checked(self, folder: Folder, manifest: Manifest) -> dict[TopicPartition, list[StagedFile]]:
-        topics, found = self._store._writer().topics, dict[TopicPartition, list[StagedFile]]()
+        topics, found = self._store.writer().topics, dict[TopicPartition, list[StagedFile]]()
         for file in manifest.files:
             check_staged(folder, topics, file)
             config = topics[file.topic].settings
@@ -206,7 +206,7 @@ class Adoptions:
                 spans[at.topic, at.partition] = _append(transaction, folder, part, by_partition[at])
             spanned = sum(end - first for first, end in spans.values())
             others = spanned - manifest.records
-            adoption = Adoption(manifest.id, store._context.clock(), spans, others, manifest.source)
+            adoption = Adoption(manifest.id, store.context.clock(), spans, others, manifest.source)
             with self._lock:
                 records = ids.records(adoption)
             with transaction.appending(own) as template:
@@ -250,7 +250,7 @@ class _Transaction:
     def state(self) -> tuple[str, int]:
         """Return the partition of `__transaction_state` that has the transaction."""
         ids = self._store.topics()[TRANSACTION_STATE].partition_ids
-        count = self._store._writer().config.transaction_state_log_num_partitions
+        count = self._store.writer().config.transaction_state_log_num_partitions
         return TRANSACTION_STATE, partition_among(self._id, ids, count)
 
     @contextmanager
@@ -265,7 +265,7 @@ class _Transaction:
         """Get a producer that fences all earlier ones; what they left open is ended. Raises
         ConcurrentTransactionsError where that is not possible yet; StorageError.
         """
-        longest = self._store._writer().config.transaction_max_timeout_ms
+        longest = self._store.writer().config.transaction_max_timeout_ms
         self._identity = self._coordinator.init_producer_id(self._id, longest)
 
     def add(self, partitions: list[TopicPartition]) -> None:

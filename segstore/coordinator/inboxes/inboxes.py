@@ -126,7 +126,7 @@ def serve_inboxes(store: Store) -> None:
         return
     except (SegstoreError, OSError) as error:
         log.warning("%r: staged appends are not adopted yet: %s", store, error)
-        store._context.scheduler.after(RETRY, partial(_begin_again, weakref.ref(store)))
+        store.context.scheduler.after(RETRY, partial(_begin_again, weakref.ref(store)))
 
 
 def _begin_again(ref: Callable[[], Store | None]) -> None:
@@ -137,5 +137,5 @@ def _begin_again(ref: Callable[[], Store | None]) -> None:
 
 def _again(ref: Callable[[], Store | None]) -> None:
     store = ref()
-    if store is not None and not store._context.closed:
+    if store is not None and not store.context.closed:
         serve_inboxes(store)

@@ -47,9 +47,9 @@ class OffsetsCache:
     """The part of `GroupOffsets` that reads, caches and locks."""
 
     def __init__(self, store: Store) -> None:
-        store._context.check_writable()
+        store.context.check_writable()
         self._store, self._topic = store, OffsetsTopic(store)
-        self._config, self._clock = store._writer().config, store._context.clock
+        self._config, self._clock = store.writer().config, store.context.clock
         self._lock = Mutex()
         self._partitions: dict[int, CachedPartition] = {}
 

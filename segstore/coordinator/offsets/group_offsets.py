@@ -68,7 +68,7 @@ class OffsetsCleanup(ShareRecords):
             if cleanup is not None:
                 cleanup._expire_in_background()
 
-        store._context.scheduler.every(interval, expire)
+        store.context.scheduler.every(interval, expire)
 
     def close(self) -> None:
         """Stop expiry, because the store is being closed."""
@@ -133,7 +133,7 @@ class OffsetsCleanup(ShareRecords):
         return old
 
     def _expire_in_background(self) -> None:
-        if not self._closed and not self._store._context.closed:
+        if not self._closed and not self._store.context.closed:
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:

@@ -52,7 +52,7 @@ class OffsetsTopic:
     @property
     def info(self) -> TopicInfo | None:
         """Return the topic; None where nothing was ever committed."""
-        return self._store._side.topics.get(TOPIC)
+        return self._store.engine.topics.get(TOPIC)
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -75,24 +75,24 @@ class OffsetsTopic:
         """
         info = self.info
         if info is None:
-            self._store._own_topic(TOPIC, self._count, self._settings())
+            self._store.own_topic(TOPIC, self._count, self._settings())
         elif not info.ours:
             self._store._alter_topic(TOPIC, self._settings())
         return self._store.partition(TOPIC, self.partition_for(group))
 
     @property
     def _count(self) -> int:
-        return self._store._writer().config.offsets_topic_num_partitions
+        return self._store.writer().config.offsets_topic_num_partitions
 
     def _settings(self) -> dict[str, str | int]:
-        config = self._store._writer().config
+        config = self._store.writer().config
         return {**MADE_WITH[TOPIC], "segment.bytes": config.offsets_topic_segment_bytes}
 
     def topic_id(self, topic: str) -> str:
         """Return the id of the topic that has the name now; "" where there is no such topic, or it has no
         id.
         """
-        info = self._store._side.topics.get(topic)
+        info = self._store.engine.topics.get(topic)
         return "" if info is None else info.topic_id
 
     def held(self, offsets: Mapping[TopicPartition, StoredCommit]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -105,12 +105,12 @@ class OffsetsTopic:
         """Return whether the commit is for the topic of this name; yes where one of the ids is not known, as
         of a topic that can't be read now.
         """
-        info = self._store._side.topics.get(topic)
+        info = self._store.engine.topics.get(topic)
         return not commit.topic_id or (info is not None and info.topic_id in ("", commit.topic_id))
 
     def check_topic(self, topic: str, partition: int) -> None:
         """Raise UnknownTopicOrPartitionError, which says what exists, unless the partition does."""
-        info = self._store._side.topics.get(topic)
+        info = self._store.engine.topics.get(topic)
         if info is None or partition not in info.partition_ids:
             there = f"partitions {list(info.partition_ids)}" if info else "no such topic"
             raise UnknownTopicOrPartitionError(f"{topic}-{partition} is not there: {there}")
@@ -269,5 +269,5 @@ def _load(store: Store, topic: OffsetsTopic, partition: int) -> OffsetsState:
         source = topic.log(partition)
         return OffsetsState() if source is None else load(source)
     except StoreClosedError:
-        store._context.check_open()
+        store.context.check_open()
         return OffsetsState()

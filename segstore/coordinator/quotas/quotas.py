@@ -53,9 +53,9 @@ class Quotas:
         """Raises CorruptCheckpointError where the file is damaged: repair it, or remove it to have no
         limits.
         """
-        side = store._side
-        self._context = store._context
-        self._writer = None if isinstance(side, StoreReader) or not store._keeps else side
+        side = store.engine
+        self._context = store.context
+        self._writer = None if isinstance(side, StoreReader) or not store.keeps else side
         self._config = StoreConfig() if self._writer is None else self._writer.config
         self._lock = Mutex()
         self._pools, self._live = (
@@ -250,10 +250,10 @@ def quotas(store: Store) -> Quotas:
     """Return the one `Quotas` of an open store. Raises CorruptCheckpointError, StoreClosedError,
     ForkedError.
     """
-    if store._keeps:
+    if store.keeps:
         return shared(store, Quotas)
-    store._context.check_open()
-    reading = store._attach(_OfReader)
+    store.context.check_open()
+    reading = store.attach(_OfReader)
     with reading.lock:
         if reading.quotas is None:
             reading.quotas = Quotas(store)

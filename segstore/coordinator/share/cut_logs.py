@@ -36,11 +36,11 @@ class CutLogs:
         self.raise_group: Callable[[str, int], None] = lambda group, epoch: None
         self._lock = Mutex()
         self._ends: dict[tuple[str, int], int] = {}
-        for topic, number in store._writer().opened():
+        for topic, number in store.writer().opened():
             with suppress(SegstoreError):  # a partition that can't be read is not fetched either
                 source = store.partition(topic, number)
                 if not source.has_replicas:  # replicas keep all that was shown to consumers
-                    topic_id = store._side.topics[topic].topic_id
+                    topic_id = store.engine.topics[topic].topic_id
                     self._ends[topic_id, number] = source.log_end_offset
         self._done: set[ShareKey] = set()
 

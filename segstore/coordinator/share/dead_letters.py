@@ -100,7 +100,7 @@ class DeadLetterQueue:
             if queue is not None and not queue._closed:
                 queue.copy()
 
-        self._store._context.scheduler.after(seconds, run)
+        self._store.context.scheduler.after(seconds, run)
 
     def copy(self) -> None:
         """Copy the dead letters of all share partitions that have some; a part of these may wait on."""
@@ -190,7 +190,7 @@ class DeadLetterQueue:
             raise ConfigError(
                 f"group {leader.key.group}: errors.deadletterqueue.topic.name is not set any more"
             )
-        info = self._store._side.topics.get(rules.topic)
+        info = self._store.engine.topics.get(rules.topic)
         fault = rules.fault(None if info is None else info.settings)
         if fault is not None:
             raise ConfigError(fault)
@@ -204,7 +204,7 @@ class DeadLetterQueue:
         try:
             return self._store._create_topic(topic, 1, {ENABLE: "true", STAMPED: "CreateTime"})
         except TopicAlreadyExistsError:  # another thread was first
-            return self._store._side.topics[topic]
+            return self._store.engine.topics[topic]
 
     def _warn_of_loop(self, leader: ShareLeader, topic: str) -> None:
         """Warn once of a group that gets its own dead letters (Q72)."""

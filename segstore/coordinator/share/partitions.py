@@ -240,7 +240,7 @@ class ShareLeaders:
 
     def topic_of(self, key: ShareKey) -> str:
         """Return the name of a share partition's topic. Raises UnknownTopicOrPartitionError."""
-        topics = self._store._side.topics
+        topics = self._store.engine.topics
         known, by_id = self._by_id
         if known is not topics:
             by_id = {info.topic_id: name for name, info in topics.items()}
@@ -267,7 +267,7 @@ class ShareLeaders:
             return source.start_offset
         if reset.strategy == LATEST:
             return source.high_watermark
-        since = self._store._context.clock() - reset.duration_ms
+        since = self._store.context.clock() - reset.duration_ms
         found = source.offset_for_time(since)
         return source.high_watermark if found is None else found
 

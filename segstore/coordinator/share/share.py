@@ -55,7 +55,7 @@ class ShareCoordinator:
     """Get the one of a store with `shared(store, ShareCoordinator)`."""
 
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
-        self._store, self._context, self._clock = store, store._context, clock
+        self._store, self._context, self._clock = store, store.context, clock
         self._settings = group_settings(store)
         self._states = shared(store, StateLog)
         self._waiters = ShareWaiters()

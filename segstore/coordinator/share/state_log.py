@@ -45,14 +45,14 @@ class StateLog:
     """Get the one of a store with `shared(store, StateLog)`."""
 
     def __init__(self, store: Store) -> None:
-        store._context.check_writable()
+        store.context.check_writable()
         self._topic = StateTopic(store)
-        self._config, self._clock = store._writer().config, store._context.clock
+        self._config, self._clock = store.writer().config, store.context.clock
         self._lock = Mutex()
         self._partitions: dict[int, StatePartition] = {}
         self._closed = False
         me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
-        every = store._context.scheduler.every
+        every = store.context.scheduler.every
         config = self._config
         every(config.share_coordinator_state_topic_prune_interval_ms / 1000, partial(_run, me, "prune"))
         cold_ms = config.share_coordinator_cold_partition_snapshot_interval_ms

@@ -77,12 +77,12 @@ class StateTopic:
     """The topic in one open store."""
 
     def __init__(self, store: Store) -> None:
-        self._store, self._config = store, store._writer().config
+        self._store, self._config = store, store.writer().config
         self._seen = TopicsSeen(store, {}, self._config)
 
     def seen(self) -> TopicsSeen:
         """Return what holds of the topics that there are now; the same object until that changes."""
-        topics = self._store._side.topics
+        topics = self._store.engine.topics
         seen = self._seen
         if seen.topics is not topics:
             seen = self._seen = TopicsSeen(self._store, topics, self._config)
@@ -104,7 +104,7 @@ class StateTopic:
         seen = self.seen()
         if not seen.ids:
             count = self._config.share_coordinator_state_topic_num_partitions
-            self._store._own_topic(TOPIC, count, _settings(self._config))
+            self._store.own_topic(TOPIC, count, _settings(self._config))
         elif not seen.is_ours:
             self._store._alter_topic(TOPIC, _settings(self._config))
         return self.seen()

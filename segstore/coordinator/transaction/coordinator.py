@@ -59,7 +59,7 @@ class Upkeep:
     """
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
-        self._scheduler = store._context.scheduler
+        self._scheduler = store.context.scheduler
         self._lock = Mutex()
         self._pause, self._planned = FIRST_RETRY, False
         self._coordinator = weakref.ref(coordinator)
@@ -112,7 +112,7 @@ class Transitions:
     def __init__(
         self, store: Store, entries: Entries, ending: MarkerWriter, lost: Lost, upkeep: Upkeep
     ) -> None:
-        self._store, self._clock = store, store._context.clock
+        self._store, self._clock = store, store.context.clock
         self._entries, self._ending, self._lost, self._upkeep = entries, ending, lost, upkeep
 
     # --- producers --------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class TransactionCoordinator:
 
     def __init__(self, store: Store) -> None:
         """Raises CorruptRecordError, StorageError where `__transaction_state` can't be read."""
-        self._clock, self._config = store._context.clock, store._writer().config
+        self._clock, self._config = store.context.clock, store.writer().config
         self._shelter = Shelter("segstore-transactions")
         log = TransactionStateLog(store)
         ending = MarkerWriter(store, log)

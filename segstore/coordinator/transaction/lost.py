@@ -93,7 +93,7 @@ class Lost:
         under_way = {(m.producer_id, at): m for m in known if not m.state.idle for at in m.partitions}
         found: set[Dangling] = set()
         theirs: dict[Dangling, TransactionMetadata] = {}
-        for at in map(TopicPartition._make, self._store._writer().unstable()):
+        for at in map(TopicPartition._make, self._store.writer().unstable()):
             info = self._store.topics()[at.topic]
             if not info.ours:
                 continue
@@ -120,7 +120,7 @@ class Lost:
     def _newer(self, known: Collection[TransactionMetadata]) -> dict[int, int]:
         ours = {m.producer_id: m.producer_epoch for m in known}
         newer: dict[int, int] = {}
-        for at in self._store._writer().opened() if ours else ():
+        for at in self._store.writer().opened() if ours else ():
             for each, epoch in self._epochs(TopicPartition._make(at), ours).items():
                 if epoch > max(ours[each], newer.get(each, NO_EPOCH)):
                     newer[each] = epoch
@@ -148,7 +148,7 @@ class Lost:
         if not wanted:
             return set()
         found = self._state_log.committed(wanted)
-        for at in map(TopicPartition._make, self._store._writer().opened()):
+        for at in map(TopicPartition._make, self._store.writer().opened()):
             theirs = self._epochs(at, wanted).keys()
             if theirs:
                 found |= committed(self._store.partition(*at), theirs)

@@ -43,7 +43,7 @@ class ProducerIds:
         """Drop the rest of the block, which is never used."""
 
     def _take_block(self, above: int) -> None:
-        kept = self._store._writer().kept
+        kept = self._store.writer().kept
         with os_errors():
             first = kept.producer_id()
             if first is None:

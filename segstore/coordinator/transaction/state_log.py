@@ -136,7 +136,7 @@ class TransactionStateLog:
                 f"{self._newer[transactional_id]}"
             )
         value = None if metadata is None else schema.encode_value(metadata)
-        log, now = self._log(transactional_id), self._store._context.clock()
+        log, now = self._log(transactional_id), self._store.context.clock()
         headers = () if metadata is None else schema.encode_headers(metadata)
         key = schema.encode_key(transactional_id)
         try:
@@ -166,7 +166,7 @@ class TransactionStateLog:
         info = self._store.topics().get(TOPIC)
         if info is None or not info.ours:
             info = self._make()
-        count = self._store._writer().config.transaction_state_log_num_partitions
+        count = self._store.writer().config.transaction_state_log_num_partitions
         return self._store.partition(TOPIC, partition_among(transactional_id, info.partition_ids, count))
 
     def _make(self) -> TopicInfo:
@@ -177,10 +177,10 @@ class TransactionStateLog:
             return self._make_ours(new=info is None)
 
     def _make_ours(self, *, new: bool) -> TopicInfo:
-        config = self._store._writer().config
+        config = self._store.writer().config
         settings = {**MADE_WITH[TOPIC], "segment.bytes": config.transaction_state_log_segment_bytes}
         if new:
-            return self._store._own_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
+            return self._store.own_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
         return self._store._alter_topic(TOPIC, settings)
 
 

@@ -125,8 +125,8 @@ class MirrorTo(Running):
             senders = list(self._senders.values())
         for each in senders:
             each.close(0)
-        if not self.store._context.closed:
-            self.store._wake()
+        if not self.store.context.closed:
+            self.store.wake()
         for each in senders:
             each.close(_ENDING)
         self._cluster.close()

@@ -156,7 +156,7 @@ class Purgatory:
         self._primary, self._thread = primary_of(node), -1
         self._is_told = False
         """Whether `_published` hears of all that is published; else the watch sleeps."""
-        if isinstance(side := node.store._side, StoreWriter):
+        if isinstance(side := node.store.engine, StoreWriter):
             side.tell_of_publications(self._published)
 
     def __len__(self) -> int:
@@ -236,7 +236,7 @@ class Purgatory:
 
     def _wake(self) -> None:
         with suppress(SegstoreError):  # closed: then nobody sleeps
-            self._store._wake()
+            self._store.wake()
 
     def _end_turn(self) -> None:
         """Look at once for what this turn's requests have appended."""
@@ -267,7 +267,7 @@ class Purgatory:
         """Return the store's publications, -1 where it is closed."""
         store = self._store
         try:
-            return -1 if store._context.closed else store._side.publications
+            return -1 if store.context.closed else store.engine.publications
         except SegstoreError:
             return -1
 
@@ -305,5 +305,5 @@ class Purgatory:
             if standing.timer is not None:
                 standing.timer.cancel()
         self._standing.clear()
-        if isinstance(side := self._store._side, StoreWriter):
+        if isinstance(side := self._store.engine, StoreWriter):
             side.tell_no_more(self._published)

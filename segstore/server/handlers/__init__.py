@@ -79,8 +79,8 @@ def _handler(module: str, api: Api) -> Handler:
     refused = REFUSED_BY_DEMOTED.get(api)
 
     def handle(node: Any, request: Request) -> Any:
-        if refused is not None and node.store._context.demoted:
-            return error_answer(request, refused, node.store._context.demoted)
+        if refused is not None and node.store.context.demoted:
+            return error_answer(request, refused, node.store.context.demoted)
         return handlers_of(module)[api](node, request)
 
     return handle

@@ -246,7 +246,7 @@ def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool
     if not validate_only:
         node.store.alter_topic(info.name, wanted)
         return
-    node.store._context.check_writable()
+    node.store.context.check_writable()
     if info.settings.replace(wanted).cleanup_policy != "compact":
         check_not_internal(info.name, "it is compacted always, so its cleanup.policy is not changed")
 

@@ -44,10 +44,10 @@ def _described(node: Node, body: Any) -> Any:
     else:
         wanted = {each.topic: each.partitions for each in body.topics}
     if (of_many := replicated(store)) is not None:
-        directories = of_many._replicated.manager.directories
+        directories = of_many.replicated.manager.directories
         return _Response(results=[_of_replicas(directories[each], wanted) for each in sorted(directories)])
     sizes = {topic: _of_logs(node, topic, numbers) for topic, numbers in wanted.items()}
-    return _Response(results=[_result(store._context.files, store.path, sizes)])
+    return _Response(results=[_result(store.context.files, store.path, sizes)])
 
 
 def _of_logs(node: Node, topic: str, numbers: Iterable[int]) -> list[Any]:
@@ -121,7 +121,7 @@ def _place(node: Node, path: str, topic: str, number: int) -> Code:
     store, info = node.store, shown(node.store).get(topic)
     here: dict[str, DataDirectory | None] = {store.path: None}
     if (of_many := replicated(store)) is not None:
-        here = {each.path: each for each in of_many._replicated.manager.directories.values()}
+        here = {each.path: each for each in of_many.replicated.manager.directories.values()}
     if path not in here:
         return Code.LOG_DIR_NOT_FOUND
     if info is None or number not in info.partition_ids:

@@ -46,7 +46,7 @@ def _partition(node: Node, topic: str, number: int) -> Any:
         return _Response.PartitionData(
             partition_index=number, error_code=Code.UNKNOWN_TOPIC_OR_PARTITION, error_message=why
         )
-    now = node.store._context.clock()
+    now = node.store.context.clock()
     voter = _Response.ReplicaState(
         replica_id=node.node_id,
         replica_directory_id=NO_ID,

@@ -45,7 +45,7 @@ class ShareFetches:
         self.node, self.topics = node, ShareTopics(node)
         self.coordinator = shared(node.store, ShareCoordinator)
         self._fetches = node.part(Fetches)
-        most = node.store._writer().config.group_share_max_share_sessions
+        most = node.store.writer().config.group_share_max_share_sessions
         self.sessions = WireSessions(most, self._ended)
         self.waits = ShareWaits(node.loop, self._fetches.purgatory, node.part(Logs))
         self._rates = ShareRates()

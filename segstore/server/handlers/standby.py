@@ -115,7 +115,7 @@ def _begun(node: Node, request: Request, notices: Notices, topic: str, asked: An
         answer.error_code = Code.NOT_CONTROLLER if primary is None else Code.INVALID_REQUEST
         return answer
     who = "" if asked.voter_directory_id == _NO_ID else _id(asked.voter_directory_id)
-    now = node.store._context.clock()
+    now = node.store.context.clock()
     fence = Fence(asked.leader_epoch, asked.leader_id, who, now, "it was promoted")
     try:
         primary.demote(fence)

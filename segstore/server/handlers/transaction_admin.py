@@ -97,7 +97,7 @@ def list_transactions(node: Node, request: Request) -> Later:
                 transactional_id=name, producer_id=held.producer_id, transaction_state=_NAMES[held.state]
             )
             for name, held in sorted(_known(store).items())
-            if _passes(held, body, store._context.clock()) and pattern.matches(name)
+            if _passes(held, body, store.context.clock()) and pattern.matches(name)
         ]
         return _Listed(transaction_states=states, unknown_state_filters=unknown)
 

@@ -135,7 +135,7 @@ def _started(
 ) -> Server:
     if not isinstance(store, Store):
         raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
-    store._check_keeps("serve()")
+    store.check_keeps("serve()")
     if not isinstance(host, str):
         raise InvalidTypeError(f"host must be a str, not {type(host).__name__}")
     arguments.whole("port", port, 0, _MOST_PORT)
@@ -147,7 +147,7 @@ def _started(
     cluster_id = cluster_id_of(store)
     if lease is not None:
         hold_lease(store, lease, config)
-    if store._context.writable and CONSUMER_OFFSETS in store._side.topics:
+    if store.context.writable and CONSUMER_OFFSETS in store.engine.topics:
         _go_on_with_groups(store)
     services: list[tuple[Node, Endpoint, Service]] = []
     try:
@@ -235,7 +235,7 @@ def _service(
     service = Service(common, Listener(sockets, common), _url(node))
     service.start()
     try:
-        store._attach_client(service)
+        store.attach_client(service)
     except BaseException:
         service.end(0.0)
         raise

@@ -90,7 +90,7 @@ class Service:
     def _announce(self, address: str) -> None:
         """Tell the command line where to find this server; without that the server works all the same."""
         with suppress(SegstoreError, OSError):
-            self._shared.node.store._announce(address)
+            self._shared.node.store.announce(address)
 
     def soon(self, call: Callable[[], object]) -> None:
         """Have `call` called in the loop's thread, soon."""

@@ -160,5 +160,5 @@ class Checkpoints(Closing):
         StorageError.
         """
         self._server.close()
-        if not self.tree.log._context.closed:
+        if not self.tree.log.context.closed:
             self.tree.flush()

@@ -72,7 +72,7 @@ def parts(path: str | os.PathLike[str]) -> list[SegmentToCheck]:
     """
     found: list[SegmentToCheck] = []
     with store_module.open(path, mode="r") as store:
-        files, root, side = store._context.files, store.path, cast(Any, store._side)
+        files, root, side = store.context.files, store.path, cast(Any, store.engine)
         at_rest = is_at_rest(files, root)[0]
         cleaned = read_checkpoints(files, root)[0][names.CLEANER_OFFSETS]
         for info in store.topics().values():

@@ -182,7 +182,7 @@ def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> 
 def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | None = None) -> list[Finding]:
     """Do what `check` does, where `look` checks each segment."""
     with store_module.open(path, mode="r") as store, os_errors():
-        files, root = store._context.files, store.path
+        files, root = store.context.files, store.path
         check_holds_store(files, root)
         return list(_check_root(files, root, store, progress or (lambda _: None), look))
 
@@ -242,7 +242,7 @@ def _check_one(
     cleaned, log_start = said[names.CLEANER_OFFSETS].get(key), said[names.LOG_STARTS].get(key, 0)
     for left in reversed(range(1 if at_rest else _TRIES)):
         try:
-            follower = store._side.partition(*key)
+            follower = store.engine.partition(*key)
             one = PartitionCheck(files, follower, info, partition, at_rest, cleaned, log_start, look)
             if one.being_made:
                 return None, []

@@ -153,7 +153,7 @@ class _Search:
 
 def excise_all(store: Store) -> Iterator[Repaired]:
     """Take corruption out of every partition. Raises SegstoreError, OSError."""
-    writer = store._writer()
+    writer = store.writer()
     quarantine = os.path.join(store.path, names.OURS, names.QUARANTINE)
     for info in writer.topics.values():
         for number in info.partition_ids:

@@ -192,7 +192,7 @@ def _open_all(store: Store) -> None:
     """Load every partition, so that a clean close writes the checkpoints of all; remove the cleaner's lines
     whose offsets are above the log's end.
     """
-    writer = store._writer()
+    writer = store.writer()
     for info in writer.topics.values():
         for number in info.partition_ids:
             try:

@@ -24,7 +24,7 @@ from segstore.storage.store.store import Store
 
 def state_anew(store: Store) -> Iterator[Repaired]:
     """State the files anew; yields what was done. Raises OSError."""
-    files, root = store._context.files, store.path
+    files, root = store.context.files, store.path
     for info in list(store.topics().values()):
         if info.lost is not None:
             yield _state_settings(store, info)
@@ -36,7 +36,7 @@ def state_anew(store: Store) -> Iterator[Repaired]:
 
 
 def _put_aside(store: Store, copies: Copies[Any], then: str) -> Iterator[Repaired]:
-    files, root = store._context.files, store.path
+    files, root = store.context.files, store.path
     try:
         copies.read()
     except (CorruptCheckpointError, StorageError) as error:
@@ -47,10 +47,10 @@ def _put_aside(store: Store, copies: Copies[Any], then: str) -> Iterator[Repaire
 
 def _state_settings(store: Store, info: TopicInfo) -> Repaired:
     """State settings under which nothing is deleted: only the user knows better ones."""
-    files, root = store._context.files, store.path
+    files, root = store.context.files, store.path
     paths = TopicFiles(files, root).settings(info.name).paths
     asides = [put_aside(files, root, path) for path in paths if files.exists(path)]
-    stated = store._writer().topic_admin.alter(info.name, {})
+    stated = store.writer().topic_admin.alter(info.name, {})
     said = ", ".join(f"{name}={value}" for name, value in stated.config.items())
     done = f"moved to {' and '.join(asides)}; the settings are {said} until they are altered"
     assert info.lost is not None
@@ -59,7 +59,7 @@ def _state_settings(store: Store, info: TopicInfo) -> Repaired:
 
 def _identify(store: Store, info: TopicInfo) -> Iterator[Repaired]:
     """Give all partitions' metadata the one id that is known of a broker's topic, or none."""
-    context, topic_files = store._context, TopicFiles(store._context.files, store.path)
+    context, topic_files = store.context, TopicFiles(store.context.files, store.path)
     for number in info.partition_ids:
         path = os.path.join(topic_files.partition_path(info.name, number), names.PARTITION_METADATA)
         try:

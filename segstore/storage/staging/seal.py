@@ -183,4 +183,4 @@ def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
     """
     staged = files_of(messages)
     with os_errors():
-        return store._writer().inbox.adopt(check_id(id_), staged)
+        return store.writer().inbox.adopt(check_id(id_), staged)

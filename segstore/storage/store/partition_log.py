@@ -93,7 +93,8 @@ class PartitionLog(PublicNames):
             *("aborted_transactions", "append_as_leader", "append_may_wait", "epoch_end", "epoch_of"),
             *("exchange_fetch", "exchange_produce", "has_replicas", "is_gone", "nearest", "read_view"),
             *("partition_for_write", "stored", "stretch", "view", "with_view"),
-            *("await_committed", "check_committed", "partition_led", "shows_all", "with_reading"),
+            *("await_committed", "check_committed", "context", "follow_leader", "partition_led", "shows_all"),
+            *("source", "store", "with_reading"),
         }
     )
 
@@ -112,29 +113,29 @@ class PartitionLog(PublicNames):
         """`store` is only referred to: without it nothing would be flushed in the background. `appender` is
         what a guest appends by.
         """
-        self.topic, self.partition, self._store = topic, partition, store
-        self._context = context
+        self.topic, self.partition, self.store = topic, partition, store
+        self.context = context
         self._name = f"{topic}-{partition}"
         self._internal = topic in INTERNAL
         self._appender = appender
-        self._follow_leader(source)
+        self.follow_leader(source)
 
-    def _follow_leader(self, source: Partition | ReadOnlyPartition) -> None:
+    def follow_leader(self, source: Partition | ReadOnlyPartition) -> None:
         """Append to, and read from, this log from now on. Any thread may call this: a call that is under way
         goes on with the log with which it began.
         """
-        root = self._context.root
+        root = self.context.root
         own = source if isinstance(source, Partition) else self._appender
         self._own = None if self._internal else own
         if isinstance(source, Partition):
             root = source.context.root
-        self.aborted_transactions = AbortedTransactions(self._context.files)
-        self._gaps = Gaps(self._context.files, root, self.topic, self.partition)
+        self.aborted_transactions = AbortedTransactions(self.context.files)
+        self._gaps = Gaps(self.context.files, root, self.topic, self.partition)
         self._views = source.visible if isinstance(source, Partition) else source
         self._visible = None
         if isinstance(source, Partition) and not source.tail.native.is_shared:
             self._visible = source.visible
-        self._source = source
+        self.source = source
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self._name}>"
@@ -142,7 +143,7 @@ class PartitionLog(PublicNames):
     @property
     def is_gone(self) -> bool:
         """Return whether the topic was deleted, as this process knows it."""
-        source = self._source
+        source = self.source
         return isinstance(source, Partition) and source.visible.current is None
 
     # --- leader epochs ------------------------------------------------------------------
@@ -150,21 +151,21 @@ class PartitionLog(PublicNames):
     @property
     def leader_epoch(self) -> int:
         """Return the leader epoch under which this log is written now; -1 in a store that was opened "r"."""
-        source = self._source
+        source = self.source
         return source.visible.publisher.epoch if isinstance(source, Partition) else -1
 
     def epoch_end(self, leader_epoch: int) -> EpochEnd:
         """Return the newest leader epoch up to `leader_epoch` that this log knows, and the offset behind its
         last record; `UNDEFINED` where it knows none (R4; Kafka: OffsetsForLeaderEpoch).
         """
-        source = self._source
+        source = self.source
         if not isinstance(source, Partition):
             return UNDEFINED
         return source.epochs.copy().end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_of(self, offset: int) -> int:
         """Return the leader epoch under which an offset was written, -1 where that is not known."""
-        source = self._source
+        source = self.source
         found = source.epochs.copy().epoch_for_offset(offset) if isinstance(source, Partition) else None
         return -1 if found is None else found
 
@@ -191,7 +192,7 @@ class PartitionLog(PublicNames):
         """Return the offset that the next record gets, whether readers see those before or not: only in a
         replica it is not the high watermark.
         """
-        source = self._source
+        source = self.source
         return source.visible.log_end_offset if isinstance(source, Partition) else source.written().end_offset
 
     @property
@@ -241,7 +242,7 @@ class PartitionLog(PublicNames):
         StoreClosedError, ForkedError.
         """
         own = self._own
-        if own is not None and own.acks is None and not self._context.closed:
+        if own is not None and own.acks is None and not self.context.closed:
             offset = append_short(own.tail, value, key, headers, timestamp, expected_offset)
             if offset >= 0:
                 return offset if own.acks is None else awaited(own, offset, 1)
@@ -283,7 +284,7 @@ class PartitionLog(PublicNames):
             and own.acks is None
             and compression is None
             and isinstance(values, list | tuple)
-            and not self._context.closed
+            and not self.context.closed
         ):
             n = len(values)
             first = append_list(own.tail, n, values, keys, timestamps, headers, batch_bytes, expected_offset)
@@ -372,8 +373,8 @@ class PartitionLog(PublicNames):
         like the earlier requests and takes one call of C; return whether it is answered. What was received is
         in the exchange. None, and nothing was received: another way has to be taken. Raises StorageError.
         """
-        source = self._source
-        if self._internal or self._context.closed or not isinstance(source, Partition):
+        source = self.source
+        if self._internal or self.context.closed or not isinstance(source, Partition):
             return None
         return exchange.produce(source, sock)
 
@@ -381,7 +382,7 @@ class PartitionLog(PublicNames):
         """Return whether an append with these `acks` (0, 1, -1) may wait for replicas, or for the disk by
         `flush.messages`.
         """
-        source = self._source
+        source = self.source
         if not isinstance(source, Partition):
             return False
         return (source.acks is not None and acks == -1) or source.config.flush_messages != arguments.INT64_MAX
@@ -397,7 +398,7 @@ class PartitionLog(PublicNames):
         then.
         """
         own = self._own
-        if own is None or self._context.closed or not own.tail.flush():
+        if own is None or self.context.closed or not own.tail.flush():
             check_apart("flush()")
             self.partition_for_write().flush()
 
@@ -439,7 +440,7 @@ class PartitionLog(PublicNames):
         """Return the partition, for other ways of appending. Raises ReadOnlyError, StoreClosedError,
         ForkedError.
         """
-        context, source = self._context, self._source
+        context, source = self.context, self.source
         if self._appender is not None and not context.closed and context.here[0]:
             return self._appender.for_write()  # type: ignore[attr-defined, no-any-return]
         if context.closed or not context.here[0] or not isinstance(source, Partition):
@@ -473,7 +474,7 @@ class PartitionLog(PublicNames):
         Batches without such records are not decoded. Raises OffsetOutOfRangeError where `offset` is not in
         [start_offset, end_offset]; CorruptRecordError where the first batch is damaged.
         """
-        self._context.check_open()
+        self.context.check_open()
         if type(offset) is not int or abs(offset) > arguments.INT64_MAX:
             offset = arguments.whole("offset", offset, None)
         if type(max_bytes) is not int or not 0 <= max_bytes <= arguments.INT64_MAX:
@@ -500,7 +501,7 @@ class PartitionLog(PublicNames):
         InvalidTypeError, InvalidArgumentError. Kafka has no such call: a consumer seeks, and polls one
         record.
         """
-        self._context.check_open()
+        self.context.check_open()
         if type(offset) is not int:
             offset = arguments.whole("offset", offset, None)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
@@ -523,7 +524,7 @@ class PartitionLog(PublicNames):
         last record. Memory is taken for the records, not for the batches that they lie in. Raises as
         `read_one`; no records are returned then.
         """
-        self._context.check_open()
+        self.context.check_open()
         asked = as_offsets(offsets)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
 
@@ -566,7 +567,7 @@ class PartitionLog(PublicNames):
         `start` or `end` of None, which `offset_for_time` returns if no record is that late; StoreClosedError.
         Iterating raises as `read`.
         """
-        self._context.check_open()
+        self.context.check_open()
         _is_committed(isolation_level)
         how = {
             "isolation_level": isolation_level,
@@ -615,16 +616,16 @@ class PartitionLog(PublicNames):
                 missing = view
                 if tries == _TRIES:
                     raise StoreClosedError(f"{self._name} is gone: {error}") from error
-                if isinstance(self._source, ReadOnlyPartition):
-                    self._source.refresh()
+                if isinstance(self.source, ReadOnlyPartition):
+                    self.source.refresh()
             except CorruptRecordError:
                 # Segments that a live writer has removed meanwhile look like a gap: only a second look
                 # shows that.
-                if doubted or not isinstance(self._source, ReadOnlyPartition):
+                if doubted or not isinstance(self.source, ReadOnlyPartition):
                     _ = self._views.view  # StoreClosedError: the name is a new topic's, and its files
                     raise
                 doubted = True
-                self._source.refresh()
+                self.source.refresh()
             except SegstoreError:
                 raise
             except OSError as error:  # `os_errors` would be a sixth of the calls of a small transfer
@@ -675,14 +676,14 @@ class PartitionLog(PublicNames):
             self._check_not_shown(view, offset)
             return use(Reading(view, offset, self._gaps, aborted))
 
-        self._context.check_open()
+        self.context.check_open()
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
         """Raise OffsetOutOfRangeError, unless a replica has this offset and does not show it yet: its readers
         wait (R39). They may have seen it: the high watermark goes back where the writer was killed.
         """
-        source = self._source
+        source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
             view.check(offset, self._name)
@@ -710,7 +711,7 @@ class PartitionLog(PublicNames):
         Raises OffsetOutOfRangeError, CorruptRecordError where a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
         """
-        self._context.check_open()
+        self.context.check_open()
         offset = arguments.whole("offset", offset, None)
         most = arguments.whole("max_bytes", max_bytes, 0)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
@@ -721,10 +722,10 @@ class PartitionLog(PublicNames):
             stable = self._stable(view)
             limit = stable if committed else view.end_offset
             seen = view
-            if whole and isinstance(source := self._source, Partition):
+            if whole and isinstance(source := self.source, Partition):
                 seen = source.visible.written
                 limit = seen.end_offset
-            found = find_stretch(seen, offset, limit, most, min_one, self._context.files, self._gaps)
+            found = find_stretch(seen, offset, limit, most, min_one, self.context.files, self._gaps)
             aborted = self._aborted(view, found, offset, max_searched) if committed else None
             return Stretch(found, offset, view.start_offset, view.end_offset, stable, aborted)
 
@@ -734,7 +735,7 @@ class PartitionLog(PublicNames):
         """Receive a fetch, and answer it if C copies its batches from the open file of one segment; return as
         `exchange_produce`. Raises nothing.
         """
-        context = self._context
+        context = self.context
         if context.closed or not context.here[0]:
             return None
         try:
@@ -747,7 +748,7 @@ class PartitionLog(PublicNames):
         but at least one where there is any; nothing at the log's end. No CRC is checked. Raises as `stretch`.
         """
         with os_errors(), self.stretch(offset, max_bytes) as found:
-            return found.read(self._context.files)
+            return found.read(self.context.files)
 
     def _aborted(
         self, view: LogView, found: StoredBatches | None, offset: int, max_searched: int
@@ -755,7 +756,7 @@ class PartitionLog(PublicNames):
         """Return the aborted transactions that the batches of a stretch may belong to, by producer id and
         first offset (Kafka: FetchResponse.AbortedTransaction); None where more would have to be searched.
         """
-        if found is None or not has_transactions(found, self._context.files):
+        if found is None or not has_transactions(found, self.context.files):
             return []
         if self.aborted_transactions.unread(view) > max_searched:
             return None
@@ -780,7 +781,7 @@ class PartitionLog(PublicNames):
         InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises StorageError of the disk;
         CorruptRecordError where the first batch is damaged.
         """
-        context = self._context
+        context = self.context
         if type(sink) is not int:
             context.check_open()
             sink = descriptor(sink)
@@ -800,7 +801,7 @@ class PartitionLog(PublicNames):
         return self._transfer(sink, offset, max_bytes, method)
 
     def _transfer(self, sink: int, offset: int, max_bytes: int, method: str) -> tuple[int, int]:
-        self._context.check_open()
+        self.context.check_open()
         target = descriptor(sink)
         offset = arguments.whole("offset", offset, None)
         most = arguments.whole("max_bytes", max_bytes, 0)
@@ -810,7 +811,7 @@ class PartitionLog(PublicNames):
             if not view.start_offset <= offset <= view.end_offset:
                 self._check_not_shown(view, offset)
                 return 0, offset
-            return transfer(view, target, offset, most, by, self._context.files, self._gaps)
+            return transfer(view, target, offset, most, by, self.context.files, self._gaps)
 
         return self.with_view(send)
 
@@ -818,7 +819,7 @@ class PartitionLog(PublicNames):
         """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None where
         there is none.
         """
-        self._context.check_open()
+        self.context.check_open()
         # -1 stands for no timestamp: smaller numbers ask for the same.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         return self.with_view(lambda view: read.offset_for_time(view, timestamp))
@@ -828,5 +829,5 @@ class PartitionLog(PublicNames):
         transaction marker's; None where there is none (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises
         CorruptRecordError, StorageError, StoreClosedError.
         """
-        self._context.check_open()
+        self.context.check_open()
         return self.with_view(read.max_timestamp)

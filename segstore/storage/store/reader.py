@@ -322,7 +322,7 @@ class StoreReader:
 
     @property
     def news(self) -> int:
-        """See `Store._news`."""
+        """See `Store.news`."""
         ends = self._look_for_ends()
         return ends.news if ends is not None and self._believed() else -1
 
@@ -356,9 +356,9 @@ class StoreReader:
         followed.outdated = mapped != (followed.memory, followed.shared)
         return not followed.outdated
 
-    @calls_out  # as `Store._wait_for`
+    @calls_out  # as `Store.wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """See `Store._wait_for`. As long as a writer that publishes has the store, nobody else changes it:
+        """See `Store.wait_for`. As long as a writer that publishes has the store, nobody else changes it:
         then the sleep is a long one.
         """
         belief, now = self._belief, monotonic_ns()

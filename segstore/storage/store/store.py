@@ -218,7 +218,22 @@ class Store(PublicNames):
     the host's.
     """
 
-    _inner = frozenset({"on_topic_deleted", "publications", "sweep_states", "wait"})
+    _inner = frozenset(
+        {
+            *("all_families", "announce", "attach", "attach_client", "await_topic", "check_keeps", "context"),
+            *("engine", "follow_ends", "keeps", "news", "nudge", "on_topic_deleted", "own_topic"),
+            *(
+                "publications",
+                "standby_lags",
+                "sweep_states",
+                "unready",
+                "wait",
+                "wait_for",
+                "wake",
+                "writer",
+            ),
+        }
+    )
 
     def __init__(
         self, context: StoreContext | None = None, side: WritingSide | StoreReader | None = None
@@ -226,7 +241,7 @@ class Store(PublicNames):
         """Make a store; only `open` calls this. Raises InvalidTypeError for any other caller."""
         if not isinstance(context, StoreContext) or side is None:
             raise InvalidTypeError("a Store is not made by its class: segstore.open(path) opens or makes one")
-        self._context, self._side = context, side
+        self.context, self.engine = context, side
         if not isinstance(side, StoreReader):
             side.owner = weakref.ref(self)
         # Weak references: a log refers to its store, so that background work goes on while the log is in
@@ -239,59 +254,59 @@ class Store(PublicNames):
         self._when_deleted: list[Callable[[Store, str, str], None]] = []
 
     def __repr__(self) -> str:
-        return f"<Store {self._context.root} mode={'rw' if self._context.writable else 'r'}>"
+        return f"<Store {self.context.root} mode={'rw' if self.context.writable else 'r'}>"
 
     @property
     def path(self) -> str:
-        return self._context.root
+        return self.context.root
 
     @property
     def mode(self) -> str:
-        return "rw" if self._context.writable else "r"
+        return "rw" if self.context.writable else "r"
 
     @property
     def role(self) -> str:
         """Return what this process is to the store: "writer", "reader", or, of a store that is shared, "host"
         or "guest". A guest that was opened with shared=True may become the host.
         """
-        return self._side.role
+        return self.engine.role
 
     @property
     def host_pid(self) -> int:
         """Return the pid of the process that has the store open for writing, or is host of a shared one; 0 if
         there is none, or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
         """
-        self._context.check_open()
+        self.context.check_open()
         with os_errors():
-            return self._side.host_pid
+            return self.engine.host_pid
 
     def members(self) -> list[StoreMember]:
         """Return the living processes that share the store, this one too, by their slots; an empty list for
         "writer" and "reader". Raises StoreClosedError, ForkedError, StorageError.
         """
-        self._context.check_open()
+        self.context.check_open()
         with os_errors():
-            return self._side.members()
+            return self.engine.members()
 
     @property
     def recovered(self) -> tuple[Recovered, ...]:
         """Return what recovery did to partitions after an unclean shutdown."""
-        return tuple(getattr(self._side, "recovered", ()))
+        return tuple(getattr(self.engine, "recovered", ()))
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
         """Return the small files that were found damaged since the store was opened for writing, and how each
         was repaired.
         """
-        return (*self._context.mended, *getattr(self._side, "mended", ()))
+        return (*self.context.mended, *getattr(self.engine, "mended", ()))
 
     # --- topics ---------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicInfo]:
         """Return all topics by name."""
-        self._context.check_open()
+        self.context.check_open()
         with os_errors():
-            return dict(sorted(self._side.topics.items()))
+            return dict(sorted(self.engine.topics.items()))
 
     def create_topic(
         self,
@@ -341,35 +356,35 @@ class Store(PublicNames):
     def _made_or_found(self, name: str, partitions: int | None, config: Mapping[str, Any]) -> TopicInfo:
         return made_or_found(
             lambda: self._create_topic(name, partitions or 1, config),
-            lambda: self._await_topic(name),
+            lambda: self.await_topic(name),
             lambda info: differences(info, partitions, config),
         )
 
-    def _await_topic(self, name: str) -> TopicInfo | None:
+    def await_topic(self, name: str) -> TopicInfo | None:
         """Return a topic that somebody else has created, once it can be used; None where it is not there any
         more.
         """
-        topics = self._side.topics
+        topics = self.engine.topics
         return find_topic(topics, name) if name in topics else None
 
-    def _own_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+    def own_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         """Return a topic of the engine's own, and create it where it is missing. Others may do so at the same
         time; a replicated store may also decide a creation late, whose caller was told of a timeout. Raises
         the errors of `create_topic`, but for TopicAlreadyExistsError.
         """
         return made_or_found(
             lambda: self._create_topic(name, partitions, config),
-            lambda: self._await_topic(name),
+            lambda: self.await_topic(name),
             lambda info: {},
         )
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         """Do what `create_topic` does, also for the engine's own topics."""
         with os_errors():
-            if self._context.writable and not self._keeps and name in self._side.topics:
+            if self.context.writable and not self.keeps and name in self.engine.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")  # ensure_topic() finds it
-            self._check_keeps("create_topic()")
-            return self._writer().topic_admin.create(name, partitions, config)
+            self.check_keeps("create_topic()")
+            return self.writer().topic_admin.create(name, partitions, config)
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change some settings, from the next append on; the value None restores the default. Raises the
@@ -377,39 +392,37 @@ class Store(PublicNames):
         cleanup.policy of an internal topic than a broker gives it.
         """
         check_apart("alter_topic()")
-        self._check_keeps("alter_topic()")
+        self.check_keeps("alter_topic()")
         check_policy(name, config)
         return self._alter_topic(name, config)
 
     def _alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Do what `alter_topic` does, also for the engine's own topics."""
         with os_errors():
-            return self._writer().topic_admin.alter(name, config)
+            return self.writer().topic_admin.alter(name, config)
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Let the topic have `total` partitions, more than it has now. Raises InvalidArgumentError,
         UnknownTopicOrPartitionError; InvalidTopicError for an internal topic.
         """
         check_apart("add_partitions()")
-        self._check_keeps("add_partitions()")
+        self.check_keeps("add_partitions()")
         check_not_internal(name, "its keys lie in partitions by the number that it was made with")
         with os_errors():
-            return self._writer().topic_admin.add_partitions(
-                name, arguments.whole("total", total, 1, 100_000)
-            )
+            return self.writer().topic_admin.add_partitions(name, arguments.whole("total", total, 1, 100_000))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; `Records` that were read stay valid. Raises UnknownTopicOrPartitionError,
         StorageError; InvalidTopicError for an internal topic.
         """
         check_apart("delete_topic()")
-        self._check_keeps("delete_topic()")
+        self.check_keeps("delete_topic()")
         check_not_internal(name, "what it holds of groups and transactions is deleted by theirs")
         self._delete_topic(name)
 
     def _delete_topic(self, name: str) -> None:
         """Do what `delete_topic` does, also for the engine's own topics."""
-        writer = self._writer()
+        writer = self.writer()
         topics_before = writer.topics
         try:
             with os_errors():
@@ -436,30 +449,30 @@ class Store(PublicNames):
         """
         self._when_deleted.append(forget)
 
-    def _announce(self, address: str) -> None:
+    def announce(self, address: str) -> None:
         """Tell other processes that find the store locked where it is served, "PROTOCOL://HOST:PORT"; "": no
         more. Nobody is told of a store that is open for reading. Raises OSError.
         """
-        if not isinstance(self._side, StoreReader):
-            self._side.announce(address)
+        if not isinstance(self.engine, StoreReader):
+            self.engine.announce(address)
 
     @property
-    def _keeps(self) -> bool:
+    def keeps(self) -> bool:
         """Return whether this process changes topics, groups and settings: it is no reader, and no guest of a
         shared store.
         """
-        return self._context.writable and self._side.role != "guest"
+        return self.context.writable and self.engine.role != "guest"
 
-    def _check_keeps(self, call: str) -> None:
+    def check_keeps(self, call: str) -> None:
         """Raise IllegalStateError in a guest of a shared store: what `call` asks for is the host's."""
-        if self._context.writable and not self._keeps:
+        if self.context.writable and not self.keeps:
             from segstore.storage.shared.refused_calls import refused_in_guest
 
             raise refused_in_guest(call)
 
-    def _writer(self) -> WritingSide:
-        self._context.check_writable()
-        return self._side.writing() if isinstance(self._side, StoreReader) else self._side
+    def writer(self) -> WritingSide:
+        self.context.check_writable()
+        return self.engine.writing() if isinstance(self.engine, StoreReader) else self.engine
 
     # --- partitions -----------------------------------------------------------------------
 
@@ -467,16 +480,16 @@ class Store(PublicNames):
         """Return a partition's log. Raises UnknownTopicOrPartitionError, which names the topics or partitions
         that exist.
         """
-        self._context.check_open()
+        self.context.check_open()
         number = arguments.whole("partition", partition, None)
         if not isinstance(topic, str):
             raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
         log = self._logs.get((topic, number))
-        if log is None or isinstance(self._side, StoreReader):
+        if log is None or isinstance(self.engine, StoreReader):
             with os_errors():
-                source = self._side.partition(topic, number)
+                source = self.engine.partition(topic, number)
             # Another process may have made the topic anew.
-            if log is None or log._source is not source:
+            if log is None or log.source is not source:
                 log = self._logs[topic, number] = self._make_log(topic, number, source)
         return log
 
@@ -515,27 +528,27 @@ class Store(PublicNames):
 
     def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
         """Return a new log; the one place where a layer above makes its own kind of them."""
-        side = self._side
+        side = self.engine
         appender = side.appender(topic, partition) if isinstance(side, StoreReader) else None
-        return PartitionLog(topic, partition, self, self._context, source, appender)
+        return PartitionLog(topic, partition, self, self.context, source, appender)
 
     # --- following ------------------------------------------------------------------------
 
     @property
     def publications(self) -> int:
         """Return how often anything was published in this store: the number that `wait` takes."""
-        context = self._context
+        context = self.context
         if context.closed or (context.writable and not context.here[0]):
             context.check_open()
-        return self._side.publications
+        return self.engine.publications
 
     @property
-    def _news(self) -> int:
+    def news(self) -> int:
         """Return a number that changes when topics came or went, or a group has changed; -1 where nothing is
         published.
         """
-        self._context.check_open()
-        return self._side.news
+        self.context.check_open()
+        return self.engine.news
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, timeout_ms: float) -> None:
@@ -547,45 +560,45 @@ class Store(PublicNames):
         """
         count = arguments.whole("seen", seen, 0, 2**32 - 1)
         seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-        self._context.check_open()
-        self._side.wait(count, seconds)
+        self.context.check_open()
+        self.engine.wait(count, seconds)
 
-    def _follow(self, partitions: Sequence[tuple[str, int]]) -> FollowedEnds | None:
+    def follow_ends(self, partitions: Sequence[tuple[str, int]]) -> FollowedEnds | None:
         """Return the published ends of these partitions, for `_wait_for`; None where they can't be told now,
         or nothing is published: then `wait` is the way to wait.
         """
-        topics = self._side.topics
+        topics = self.engine.topics
         if not all(topic in topics for topic, _ in partitions):
             return None
-        return self._side.follow([slot_key(topics[t].topic_id, t, number) for t, number in partitions])
+        return self.engine.follow([slot_key(topics[t].topic_id, t, number) for t, number in partitions])
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
-    def _wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         """Sleep as `wait` does, but until something is published of these partitions, or there is other news
         since `nudges` was read. Return what `FollowedEnds.wait` does.
         """
-        context = self._context
+        context = self.context
         if context.closed or (context.writable and not context.here[0]):
             context.check_open()
-        return self._side.wait_for(followed, nudges, seconds)
+        return self.engine.wait_for(followed, nudges, seconds)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Have all threads in `wait` return early: one of them has something else to do."""
-        self._side.wake()
+        self.engine.wake()
 
-    def _nudge(self) -> None:
+    def nudge(self) -> None:
         """Wake the threads in `wait`, although nothing was published: one client has news for another."""
-        self._writer().nudge()
+        self.writer().nudge()
 
     # --- all of it --------------------------------------------------------------------------
 
-    def _attach_client(self, client: StoreClient) -> None:
+    def attach_client(self, client: StoreClient) -> None:
         """Have `close` end this client of the store, as long as the client is referred to. Raises
         StoreClosedError.
         """
         self._clients.attach(client)
 
-    def _attach(self, make: Callable[[], A]) -> A:
+    def attach(self, make: Callable[[], A]) -> A:
         """Return the one result of `make()` that belongs to this store; `close` closes that first."""
         with self._attaching:
             if make not in self._attached:
@@ -599,20 +612,20 @@ class Store(PublicNames):
         """
         check_apart("flush()")
         with os_errors():
-            self._context.check_writable()
-            if isinstance(self._side, StoreReader):
-                self._side.flush()
-            if self._keeps:
-                self._writer().partitions.flush()
+            self.context.check_writable()
+            if isinstance(self.engine, StoreReader):
+                self.engine.flush()
+            if self.keeps:
+                self.writer().partitions.flush()
 
     def sweep(self) -> tuple[Swept, ...]:
         """Run retention and compaction now, as they also run in the background; returns what was done in each
         partition where anything was, or why it failed there. Raises ReadOnlyError, StorageError.
         """
         check_apart("sweep()")
-        self._check_keeps("sweep()")
+        self.check_keeps("sweep()")
         with os_errors():
-            return self._writer().sweeper.sweep()
+            return self.writer().sweeper.sweep()
 
     def upgrade(self, topic: str | None = None, partition: int | None = None) -> tuple[Upgraded, ...]:
         """Write messages of magic 0 and 1, which Kafka wrote before 0.11, anew as record batches of magic 2:
@@ -623,16 +636,16 @@ class Store(PublicNames):
         InvalidTypeError, ReadOnlyError, StorageError.
         """
         check_apart("upgrade()")
-        self._check_keeps("upgrade()")
+        self.check_keeps("upgrade()")
         with os_errors():
-            writer = self._writer()
+            writer = self.writer()
             return writer.sweeper.upgrade(wanted(writer.topics, topic, partition))
 
     def stats(self) -> list[PartitionStats]:
         """Return segments, bytes, records, offsets, dirty ratio and sweeps of every partition. Raises
         StorageError.
         """
-        self._context.check_open()
+        self.context.check_open()
         with os_errors():
             return list(store_stats(self._measured()))
 
@@ -641,10 +654,10 @@ class Store(PublicNames):
         primary, how far its standby lies behind is in ReplicaLag, ReplicaLagBytes and ReplicaLagMs, by the
         standby's id. If share groups are used here, their metrics have keys as "group=g,topic=t,partition=0".
         """
-        self._context.check_open()
+        self.context.check_open()
         with os_errors():
             found = store_metrics(self._measured())
-            for name, lags in replica_lags.of_partitions(self._standby_lags(), STANDBY_ID).items():
+            for name, lags in replica_lags.of_partitions(self.standby_lags(), STANDBY_ID).items():
                 found.setdefault(name, {}).update(lags)
             for labels, values in by_labels(self._more_families()).items():
                 found.setdefault(labels, {}).update(values)
@@ -658,42 +671,42 @@ class Store(PublicNames):
         """Return all metrics in Prometheus' text format. Raises MissingPackageError without
         prometheus-client.
         """
-        return prometheus_text(self._all_families())
+        return prometheus_text(self.all_families())
 
-    def _all_families(self) -> list[Family]:
+    def all_families(self) -> list[Family]:
         """Return all metrics; none needs a look at records. Raises StoreClosedError, StorageError."""
-        self._context.check_open()
+        self.context.check_open()
         with os_errors():
             rows = (
                 (key, STANDBY_ID, {each.name: getattr(lag, each.field) for each in replica_lags.METRICS})
-                for key, lag in self._standby_lags().items()
+                for key, lag in self.standby_lags().items()
             )
             lags = replica_lags.families(rows)
             return [*store_families(self._measured()), *lags, *self._more_families()]
 
-    def _unready(self) -> list[str]:
+    def unready(self) -> list[str]:
         """Return why the open store can't do all of its work, from memory: a line for each reason."""
         from segstore.storage.store.readiness import unready  # which most processes never need
 
-        side = self._side
-        return unready(self._context, side.partitions.all_open() if isinstance(side, StoreWriter) else ())
+        side = self.engine
+        return unready(self.context, side.partitions.all_open() if isinstance(side, StoreWriter) else ())
 
-    def _standby_lags(self) -> dict[tuple[str, int], ReplicaLag]:
-        return self._side.primary.lags() if isinstance(self._side, StoreWriter) else {}
+    def standby_lags(self) -> dict[tuple[str, int], ReplicaLag]:
+        return self.engine.primary.lags() if isinstance(self.engine, StoreWriter) else {}
 
     def _measured(self) -> StatisticsSource:
-        return StatisticsSource(self._context, self.topics, self.partition, self.sweep_states, self._cleaned)
+        return StatisticsSource(self.context, self.topics, self.partition, self.sweep_states, self._cleaned)
 
     def _cleaned(self) -> dict[tuple[str, int], int]:
         """Return the offset up to which partitions were cleaned."""
-        return cleaned_offsets(self._context.files, self._context.root)
+        return cleaned_offsets(self.context.files, self.context.root)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
         """Return what is known of each partition's sweeps, by (topic, partition); where another process
         writes the store, as that process last noted.
         """
-        self._context.check_open()
-        return read_states(self._context.files, self._context.root)
+        self.context.check_open()
+        return read_states(self.context.files, self.context.root)
 
     def close(self, timeout: float | None = None) -> None:
         """End the store's clients, make all durable, and release the directory. A second call does nothing.
@@ -718,26 +731,26 @@ class Store(PublicNames):
 
     def _close(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
         """Do what `close` does, but an UnwrittenRecordsError is returned, not raised."""
-        context = self._context
+        context = self.context
         if context.inherited:
             if context.writable:
                 context.closed = True
             else:
-                self._side.close()
+                self.engine.close()
             return None
         # The close of a reader needs no lock but its own: locks of another store don't matter.
-        check_apart("close()", of=self._side.locks if isinstance(self._side, StoreReader) else None)
+        check_apart("close()", of=self.engine.locks if isinstance(self.engine, StoreReader) else None)
         let_go_of_left()
         try:
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
             raise
         except BaseException:  # wherever an interrupt came, the directory is released
-            self._side.close()
+            self.engine.close()
             raise
 
     def _close_all(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
-        if self._side.closed:
+        if self.engine.closed:
             return None
         try:
             self._close_in_order(timeout, orderly)
@@ -745,7 +758,7 @@ class Store(PublicNames):
             unwritten = self._clients.unwritten()
             if unwritten is None:
                 raise
-            tell(f"{self._context.root} could not be closed cleanly", error)
+            tell(f"{self.context.root} could not be closed cleanly", error)
             return unwritten
         except BaseException:
             self._clients.unwritten()
@@ -760,13 +773,13 @@ class Store(PublicNames):
             try:
                 self._close_side()
             except Exception as error:
-                tell(f"{self._context.root} could not be closed cleanly", error)
+                tell(f"{self.context.root} could not be closed cleanly", error)
             raise
         self._close_side()
 
     def _close_side(self) -> None:
         with os_errors(), ExitStack() as closing:
-            closing.callback(self._side.close)
+            closing.callback(self.engine.close)
             for attached in reversed(self._attached.values()):
                 closing.callback(attached.close)
 
@@ -789,12 +802,12 @@ class Store(PublicNames):
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
         except Exception as failed:  # the exception that leaves the block is raised, not this one
-            tell(f"{self._context.root} could not be closed cleanly", failed)
+            tell(f"{self.context.root} could not be closed cleanly", failed)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # The store was not closed: the lock is released with its descriptor, and the next open recovers, as
         # after a kill. An interpreter that ends may have cleared a module's names before.
-        if not hasattr(self, "_side"):  # Ctrl-C came within `__init__`
+        if not hasattr(self, "engine"):  # Ctrl-C came within `__init__`
             return
-        if not is_finalizing() and not self._context.closed and not self._context.forked:
-            self._side.abandon()
+        if not is_finalizing() and not self.context.closed and not self.context.forked:
+            self.engine.abandon()

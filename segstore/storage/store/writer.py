@@ -461,7 +461,7 @@ class StoreWriter:
 
     @property
     def news(self) -> int:
-        """See `Store._news`."""
+        """See `Store.news`."""
         return self._ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
@@ -475,9 +475,9 @@ class StoreWriter:
         except LookupError:
             return None
 
-    @calls_out  # as `Store._wait_for`
+    @calls_out  # as `Store.wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """See `Store._wait_for`."""
+        """See `Store.wait_for`."""
         return followed.wait(nudges, seconds)
 
     def nudge(self) -> None:

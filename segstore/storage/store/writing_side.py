@@ -148,7 +148,7 @@ class WritingSide(Protocol):
 
     @property
     def news(self) -> int:
-        """See `Store._news`."""
+        """See `Store.news`."""
 
     def wait(self, seen: int, seconds: float) -> None:
         """See `Store.wait`."""
@@ -157,7 +157,7 @@ class WritingSide(Protocol):
         """See `Store._follow`; None where only `wait` waits."""
 
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """See `Store._wait_for`."""
+        """See `Store.wait_for`."""
 
     def nudge(self) -> None:
         """See `Store._nudge`."""

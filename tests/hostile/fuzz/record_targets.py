@@ -54,7 +54,9 @@ def committed(data: bytes) -> str:
 
 def _committed_seeds() -> list[bytes]:
     key = schemas.offset_key("group", _TP)
-    commit = schemas.Commit(OffsetAndMetadata(77, "meta", 4), 1000, topic_id="AAAAAAAAAAAAAAAAAAAACg")
+    commit = schemas.OffsetCommitValue(
+        OffsetAndMetadata(77, "meta", 4), 1000, topic_id="AAAAAAAAAAAAAAAAAAAACg"
+    )
     value = schemas.offset_value(commit)
     member = schemas.MemberRecord("m", "i", "c", "h", 10, 20, _subscribed()[0], _assigned()[0])
     group = schemas.GroupRecord("group", "consumer", 3, "range", "m", 99, (member, member))

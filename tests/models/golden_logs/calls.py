@@ -74,7 +74,7 @@ class Side:
 
     def follow(self) -> None:
         """Take "f" for a replica's log."""
-        side = self.store._side
+        side = self.store.engine
         assert side is not None
         self.replica = side.partitions.replica("f", 0)
 
@@ -386,8 +386,8 @@ def draw_epoch(rng: random.Random) -> Call:
     epoch = rng.randrange(12)
 
     def call(side: Side) -> object:
-        assert side.store._side is not None
-        return side.store._side.partitions.begin_epoch("t", 0, epoch)
+        assert side.store.engine is not None
+        return side.store.engine.partitions.begin_epoch("t", 0, epoch)
 
     return call
 

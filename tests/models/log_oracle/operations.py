@@ -365,8 +365,8 @@ def draw_epoch(rng: random.Random, world: World) -> Operation:
     epoch = world.led.epoch + rng.choice([0, 1, 3])
 
     def run(place: Place) -> None:
-        assert place.store._side is not None
-        place.store._side.partitions.begin_epoch("t", 0, epoch)
+        assert place.store.engine is not None
+        place.store.engine.partitions.begin_epoch("t", 0, epoch)
 
     return Operation("a leader epoch", run, lambda world: world.led.begin_epoch(epoch))
 

@@ -58,8 +58,8 @@ class Place:
 
     def take_logs(self) -> None:
         self.log, self.follower = self.store.partition("t"), self.store.partition("f")
-        assert self.store._side is not None
-        self.replica = self.store._side.partitions.replica("f", 0)
+        assert self.store.engine is not None
+        self.replica = self.store.engine.partitions.replica("f", 0)
         self.replica.follow()
 
     def reopen(self) -> None:

@@ -61,7 +61,7 @@ def _undisturbed(world: World) -> Any:
     disturbed = files.planned or files.broken or files.dead or world.turns.paused or world.away
     if disturbed or world.missing() or not all_in_sync(store) or store.reassignments():
         return None
-    manager = store._replicated.manager
+    manager = store.replicated.manager
     active = {broker: (it.epoch, it.fenced) for broker, it in manager.brokers.items()}
     return files.failures, active, {str(key): (it.leader, it.isr) for key, it in manager.partitions.items()}
 

@@ -73,7 +73,7 @@ def strand(world: World, topic: str, number: int, tag: int, who: str, back: bool
     world.seen(part)
     world.files.broken.add(f"d{state.leader}")
     # Followers would be handed what is in memory, as long as nobody has noticed.
-    failed = world.live._replicated.manager.directories[state.leader]
+    failed = world.live.replicated.manager.directories[state.leader]
     failed.post(failed.check)
     world.turns.wait(lambda: failed.error is not None, 1)
     world.turns.paused.clear()

@@ -78,7 +78,7 @@ def adopt(world: World, nth: int, mode: str, disks: tuple[int, ...]) -> str:
 
 def _waiting(world: World) -> int:
     """How many manifests are sealed in directories that work."""
-    online = [it.broker for it in world.live._replicated.manager.online]
+    online = [it.broker for it in world.live.replicated.manager.online]
     return sum(len(Folder(Files(), str(world.path(directory))).stems()) for directory in online)
 
 

@@ -352,7 +352,7 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
             (each, "Latch", latch)
             for each in (adoptions, data_directory, inbox, quorum_controller, snapshot_keeper, voter_log)
         ],
-        (inbox, "Watch", _Made(TurnWatch, turns)),
+        (inbox, "RenameWatch", _Made(TurnWatch, turns)),
         (group_table, "Shelter", TurnShelter),
         *[(each, "BoundedLock", _Made(TurnLock, turns)) for each in BOUNDED],
         (shared, "nesting", _Made(TurnLock, turns)),

@@ -213,8 +213,8 @@ class World:
         self.turns.bury()
         self.consumers.clear()
         if store is not None:  # what its objects do on their way out reaches nothing
-            store._context.closed = True
-            store._side.abandon()
+            store.context.closed = True
+            store.engine.abandon()
             del store
         gc.collect()
         self.turns.born()
@@ -268,7 +268,7 @@ class World:
         if self.store is None:
             return
         self.note_own()
-        manager, gone = self.store._replicated.manager, self.missing()
+        manager, gone = self.store.replicated.manager, self.missing()
         for directory in manager.directories.values():
             hold(not isinstance(directory.error, ValueError), directory, "is offline:", repr(directory.error))
         for (topic, number), part in [*self.parts.items(), *self.own.items()]:
@@ -364,7 +364,7 @@ class World:
             self.turns.wait(lambda: False, 0.1)
             hold(not self.turns.errors, "a thread has ended:", *map(repr, self.turns.errors))
         else:
-            failed = {d: d.error for d in store._replicated.manager.directories.values() if d.error}
+            failed = {d: d.error for d in store.replicated.manager.directories.values() if d.error}
             raise Wrong(f"they are not in sync after a minute: {failed} {lagging(store)}")
         self.forget_deleted()
         for look in self.looks:
@@ -380,12 +380,12 @@ class World:
     def sync(self) -> None:
         """All faults end, and replicas come to be in sync."""
         self.files.forget_plans()
-        controller = self.live._replicated.controller
+        controller = self.live.replicated.controller
         self.close()  # what was under way is decided by then
         before = controller.image
         self.calm()
         self.open()
-        after = self.live._replicated.controller.image
+        after = self.live.replicated.controller.image
         same = controller.error is not None or keeps(before, after)
         hold(same, "the metadata was", decided(before), "and is", decided(after))
         self.verify()
@@ -395,7 +395,7 @@ class World:
 
     def missing(self) -> list[int]:
         """The directories that take no part."""
-        known = self.live._replicated.manager.directories
+        known = self.live.replicated.manager.directories
         return [each for each in self.replicating if each not in known or known[each].error is not None]
 
     def replace_missing(self) -> None:
@@ -407,7 +407,7 @@ class World:
         self.sync()
         read_followers(self)
         replicas = {key: state.replicas for key, state in states(self.live).items()}
-        metadata = said(self.live._replicated.controller.image)
+        metadata = said(self.live.replicated.controller.image)
         self.close()
         starts: dict[tuple[str, int], dict[Path, int]] = {key: {} for key in replicas}
         for directory in DIRECTORIES:

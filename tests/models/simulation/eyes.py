@@ -47,7 +47,7 @@ class Eyes:
 
     def look(self, log: segstore.PartitionLog, since: int | None = None) -> Seen:
         """All of a partition, or what begins at offset `since`."""
-        view, stable = log._source.view, log.last_stable_offset
+        view, stable = log.source.view, log.last_stable_offset
         start = log.start_offset if since is None else since
         pieces: list[Piece] = []
         unknown: list[int] = []

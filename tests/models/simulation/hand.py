@@ -183,7 +183,7 @@ def by_hand(hand: Hand) -> Iterator[None]:
     instead: list[tuple[object, str, object]] = [
         (store, "Scheduler", partial(HandScheduler, hand)),
         (sweeper, "Scheduler", partial(HandScheduler, hand)),
-        (inbox, "Watch", HandWatch),
+        (inbox, "RenameWatch", HandWatch),
         (inbox, "Background", HandBackground),
         (adopt, "_AT_A_TIME", 1),
         (overlapped_write, "Worker", HandWorker),

@@ -191,7 +191,7 @@ def adopt(world: Records) -> str:
     """The inbox is looked at."""
     failed = world.failures
     with os_errors():
-        world.live._side.inbox.adopt_all()
+        world.live.engine.inbox.adopt_all()
     world.compare_all()
     done = settle_manifests(world, known=not world.tolerated(failed))
     return f"{done} adopted"

@@ -205,7 +205,7 @@ def close(world: Topics) -> str:
         closed = "not closed cleanly"
     if closed == "closed" and not world.files.dead and not world.failures:
         world.check()  # what has failed may leave something to be done by the next open
-    store._context.closed = True
+    store.context.closed = True
     world.files.let_go()
     world.open("" if closed == "closed" else "kill")
     return closed

@@ -181,8 +181,8 @@ class World(Judge):
         self.forget_clients()
         if store is not None:
             self.files.die("kill")
-            store._context.closed = True
-            store._side.abandon()
+            store.context.closed = True
+            store.engine.abandon()
             self.files.let_go()
 
     def reopen_dead(self) -> None:

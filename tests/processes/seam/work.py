@@ -70,7 +70,7 @@ def together(root: Path, files: Files) -> None:
         threads = [
             threading.Thread(target=lambda: [log.append(b"x" * 50) for _ in range(10)]) for _ in range(4)
         ]
-        token = log._source.token
+        token = log.source.token
         with counted(token) as waiters:
             with token:
                 for thread in threads:

@@ -47,7 +47,7 @@ def test_members_of_one_process_close_in_any_order(tmp_path: Path, order: tuple[
     stores = opened(path)
     for number in order:
         for each in stores:
-            if not each._context.closed:
+            if not each.context.closed:
                 each.partition("t").append(b"x")
                 appended += 1
         stores[number].close()
@@ -83,8 +83,8 @@ def test_a_host_in_a_cycle_is_ended_by_its_own_thread(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with members(path, True) as (host,):
         host.run("store.close(); mine = segstore.open(store.path, shared=True); 0")
-        host.run("import gc; turn = type(mine._side.host).turn; ran = []")
-        host.run("type(mine._side.host).turn = lambda self: (gc.collect(), ran.append(1), turn(self))")
+        host.run("import gc; turn = type(mine.engine.host).turn; ran = []")
+        host.run("type(mine.engine.host).turn = lambda self: (gc.collect(), ran.append(1), turn(self))")
         host.run("gc.disable(); mine.me = mine; begun = time.monotonic(); del mine")
         until(lambda: "segstore-host" not in host.run("[each.name for each in threading.enumerate()]"))
         assert host.run("time.monotonic() - begun") < 20

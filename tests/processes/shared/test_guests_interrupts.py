@@ -47,9 +47,9 @@ def test_a_host_whose_end_was_interrupted_is_let_go(tmp_path: Path) -> None:
     with members(tmp_path / "s", True, "guest") as (host, guest):
         host.append("x")
         host.run("store.close(); mine = segstore.open(store.path, shared=True); 0")
-        host.run("import gc; stop = type(mine._side.host).stop; gone = []")
+        host.run("import gc; stop = type(mine.engine.host).stop; gone = []")
         host.run("def interrupted(self): gone.append(1); raise KeyboardInterrupt")
-        host.run("type(mine._side.host).stop = interrupted; mine = None; gc.collect()")
+        host.run("type(mine.engine.host).stop = interrupted; mine = None; gc.collect()")
         host.run("type(side.host).stop = stop")
         assert host.run("[len(gone), 'segstore-host' in [t.name for t in threading.enumerate()]]") == [
             1,

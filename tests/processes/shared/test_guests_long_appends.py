@@ -222,8 +222,8 @@ def test_the_next_host_ends_what_a_dead_one_has_begun_to_adopt(tmp_path: Path, w
 
 GUEST_DIES = {
     "as it stages": (DIES.format(module="inbox.stager", name="Stager", call="finish"), False),
-    "before it seals": (DIES.format(module="inbox.sealing", name="Sealed", call="begin"), False),
-    "once it has sealed": (DIES.format(module="inbox.sealing", name="Sealed", call="outcome"), True),
+    "before it seals": (DIES.format(module="inbox.sealing", name="SealedManifest", call="begin"), False),
+    "once it has sealed": (DIES.format(module="inbox.sealing", name="SealedManifest", call="outcome"), True),
 }
 
 

@@ -183,8 +183,8 @@ class Clients:
 
         if self.striker.strike("stage", run):
             ended = self.striker.strike("adopt", lambda: adopt(store, f"id-{self.number}", messages))
-            store._writer().inbox._lock.acquire()  # what goes on behind an interrupt has ended then
-            store._writer().inbox._lock.release()
+            store.writer().inbox._lock.acquire()  # what goes on behind an interrupt has ended then
+            store.writer().inbox._lock.release()
             # What was sealed before an interrupt came, the store may adopt at any later look.
             came = [value for value in self._committed("staged", before) if value in values]
             assert came == values or (not ended and not came), (ended, came)

@@ -169,8 +169,8 @@ class Fault(NamedTuple):
 def _drop(world: World) -> None:
     world.files.turn_off()
     if world._store is not None:
-        world._store._side.abandon()
-        world._store._context.closed = True
+        world._store.engine.abandon()
+        world._store.context.closed = True
     shutil.rmtree(world.files.disk.root, ignore_errors=True)
 
 

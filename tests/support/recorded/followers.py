@@ -102,7 +102,7 @@ def served(root: Path, note: dict[str, Any]) -> Iterator[Broker]:
     """Serve the source. It is as at the program's end, so it may know a standby that the cut came before."""
     with Broker(source(root)) as broker:
         if not note["registered"]:
-            broker.store._side.primary.unregister()  # type: ignore[union-attr]
+            broker.store.engine.primary.unregister()  # type: ignore[union-attr]
         yield broker
 
 

@@ -112,9 +112,9 @@ def _crashed(world: RecordedWorld) -> RecordedWorld:
     again = RecordedWorld(world.root, world._recorder)
     again.told, again.count, again.clock = world.told, world.count, world.clock
     assert world._store is not None
-    world._store._side.abandon()
-    world._store._context.closed = True
-    world._store._side._held.close()  # type: ignore[union-attr]
+    world._store.engine.abandon()
+    world._store.context.closed = True
+    world._store.engine._held.close()  # type: ignore[union-attr]
     return again
 
 

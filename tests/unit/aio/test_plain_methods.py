@@ -393,9 +393,9 @@ def test_what_a_log_and_a_poll_say(store: segstore.Store) -> None:
             assert (it.highwater(tp()), it.last_stable_offset(tp())) == (4, 3)
             await producer.abort_transaction()
             assert it.last_stable_offset(tp()) == it.highwater(tp()) == 5
-            before = store._context.clock()
+            before = store.context.clock()
             await it.poll()
-            assert before <= it.last_poll_timestamp(tp()) <= store._context.clock()
+            assert before <= it.last_poll_timestamp(tp()) <= store.context.clock()
             assert await it.seek_to_committed() == {tp(): None}
             assert await it.position(tp()) == 5
             await it.commit({tp(): segstore.OffsetAndMetadata(1)})

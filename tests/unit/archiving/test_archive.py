@@ -116,12 +116,12 @@ def test_metrics_are_beside_those_of_the_store(tmp_path):
             fill(store.partition("t", 0), 3)
             lag = archive.total_lag()
             assert (lag.records, lag.bytes > 300) == (3, True)
-            values = {metric[1]: rows[0].value for metric, _, rows in store._all_families() if rows}
+            values = {metric[1]: rows[0].value for metric, _, rows in store.all_families() if rows}
             assert values["segstore_archive_lag_records"] == 3
             assert values["segstore_archive_up"] == 1
             assert values["segstore_archive_commits_total"] >= 1
             assert archive.lag()["t", 0] == archive.total_lag()
-        assert not [metric for metric, _, _ in store._all_families() if "archive" in metric[1]]
+        assert not [metric for metric, _, _ in store.all_families() if "archive" in metric[1]]
 
 
 def test_a_replicated_store_is_refused_by_name(tmp_path):

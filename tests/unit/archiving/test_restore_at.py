@@ -220,7 +220,7 @@ def test_records_that_compaction_has_removed_since(store_dir: Path, restored: Pa
         roll(store)
         before = pairs(store.partition("t"))
     with open_compacted(store_dir) as store:
-        then = store._context.clock() + 1_000
+        then = store.context.clock() + 1_000
     history.take(store_dir, then)
     with open_compacted(store_dir, Clock(then + 10)) as store:
         fill(store, 20, 7)

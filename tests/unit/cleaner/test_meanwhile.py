@@ -80,7 +80,7 @@ def test_damage_is_not_compacted_over(tmp_path: Path) -> None:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        store._context.pool.forget(str(path))
+        store.context.pool.forget(str(path))
         before = {p.name: p.read_bytes() for p in (tmp_path / "t-0").glob("*.log")}
         with pytest.raises(segstore.CorruptRecordError) as told:
             clean(store)
@@ -103,7 +103,7 @@ class Stop:
             self.what()
 
 
-def stopped(throttle: cleaner.Throttle) -> Any:
+def stopped(throttle: cleaner.Throttler) -> Any:
     def stop() -> None:
         throttle.stop()
         throttle(0)
@@ -116,7 +116,7 @@ def test_a_cleaning_can_be_stopped(store_dir: Path, nth: int) -> None:
     with open_compacted(store_dir) as store:
         expected = fill(store, 100, 10)
         roll(store)
-        done = clean(store, throttle=Stop(nth, stopped(cleaner.Throttle())))
+        done = clean(store, throttle=Stop(nth, stopped(cleaner.Throttler())))
         assert done.stopped
         assert not list((store_dir / "t-0").glob("*.cleaned"))
         assert latest(store.partition("t")) == expected
@@ -162,7 +162,7 @@ def test_the_throttle_keeps_the_rate(store_dir: Path) -> None:
         now[0] += seconds
         return False
 
-    throttle = cleaner.Throttle(1000, clock=lambda: now[0], wait=wait)
+    throttle = cleaner.Throttler(1000, clock=lambda: now[0], wait=wait)
     with open_compacted(store_dir) as store:
         fill(store, 100, 10)
         roll(store)
@@ -172,7 +172,7 @@ def test_the_throttle_keeps_the_rate(store_dir: Path) -> None:
 
 
 def test_a_wait_ends_at_a_stop() -> None:
-    throttle = cleaner.Throttle(1, wait=lambda seconds: True)
+    throttle = cleaner.Throttler(1, wait=lambda seconds: True)
     with pytest.raises(cleaner.CleaningStopped):
         throttle(10**6)
 
@@ -184,7 +184,7 @@ def test_the_cleaner_rests_in_proportion_to_its_work() -> None:
         waits.append(seconds)
         return False
 
-    throttle = cleaner.Throttle(clock=lambda: 0.0, wait=wait, worked=lambda: worked[0])
+    throttle = cleaner.Throttler(clock=lambda: 0.0, wait=wait, worked=lambda: worked[0])
     for seconds in (0.001, 0.001, 0.02, 0.0, 10.0, -5.0, 0.02):  # below 0: by another thread's clock
         worked[0] += seconds
         throttle(1)

@@ -20,7 +20,7 @@ def test_keys_that_do_not_fit_take_several_passes(store_dir: Path) -> None:
         advanced: list[int] = []
         partition = store.partition("t").partition_for_write()
         config = segstore.config.StoreConfig.parse({"log.cleaner.io.buffer.load.factor": 0.02})
-        done = cleaner.clean(partition, config, 0, cleaner.Throttle(), None, advanced.append)
+        done = cleaner.clean(partition, config, 0, cleaner.Throttler(), None, advanced.append)
         assert done.passes > 3
         assert len(advanced) == done.passes
         assert advanced == sorted(set(advanced))

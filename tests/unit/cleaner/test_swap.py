@@ -156,7 +156,7 @@ def test_a_read_goes_on_with_the_segments_it_began_with(store_dir: Path) -> None
         expected = pairs(log)
         for one in log.partition_for_write().view.segments:
             one.attach(None)
-        store._context.pool.close()
+        store.context.pool.close()
         view = log.partition_for_write().view
         clean(store)
         assert [view.segments[slot].size for slot in range(3)] == [s.size for s in view.segments[:3]]
@@ -311,7 +311,7 @@ def test_other_processes_look_again(store_dir: Path) -> None:
             roll(store)
             clean(store)
             assert pairs(log) == pairs(store.partition("t"))
-            assert len(log._source.view.segments) == len(bases(store))
+            assert len(log.source.view.segments) == len(bases(store))
 
 
 def test_what_a_failed_try_left_does_not_meet_the_next_swap(store_dir: Path) -> None:

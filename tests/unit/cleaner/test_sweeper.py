@@ -201,7 +201,7 @@ def test_a_throttled_compaction_ends_when_the_store_closes(store_dir: Path) -> N
         put(store, "t", 60)
         sweep = threading.Thread(target=store.sweep)
         sweep.start()
-        until(lambda: store._side.sweeper._compaction._throttle._seen)
+        until(lambda: store.engine.sweeper._compaction._throttle._seen)
         store.close()
         sweep.join(PATIENCE)
         assert not sweep.is_alive()

@@ -32,7 +32,7 @@ def put(store: segstore.Store, topic: str, n: int = 60) -> None:
 
 def at_looks(store: segstore.Store, act: Callable[[int], object], due: bool = True) -> None:
     """Call `act` in another thread with the number of each look at the throttle; retention is due at each."""
-    sweeper = store._side.sweeper
+    sweeper = store.engine.sweeper
     throttle = sweeper._compaction._throttle
 
     def look(nth: int) -> None:
@@ -56,12 +56,12 @@ def test_retention_of_others_while_a_slow_compaction_runs(store_dir: Path, backg
         put(store, "aged")
         sweep = threading.Thread(target=store.sweep if not background else lambda: None)
         sweep.start()
-        until(lambda: store._side.sweeper._compaction._throttle._seen)
+        until(lambda: store.engine.sweeper._compaction._throttle._seen)
         assert store.partition("aged").start_offset == 0
         clock.now += 61_000
         until(lambda: store.partition("aged").start_offset == 60)
         store.partition("aged").append(b"new")
-        assert store._side.sweeper._compacted == ("slow", 0)
+        assert store.engine.sweeper._compacted == ("slow", 0)
         until(lambda: store.stats()[0].deleted_bytes)
         store.close()
         sweep.join(PATIENCE)
@@ -77,8 +77,8 @@ def test_the_log_that_is_compacted_is_left_alone(store_dir: Path) -> None:
         store.create_topic("t", config=both)
         put(store, "t", 40)
         at_looks(store, lambda nth: nth == 1 and put(store, "t", 60))
-        compaction, partition = store._side.sweeper._compaction, store.partition("t")
-        done = store._side.sweeper._run(compaction)
+        compaction, partition = store.engine.sweeper._compaction, store.partition("t")
+        done = store.engine.sweeper._run(compaction)
         assert done[0].compacted_records > 0
         assert done[0].error is None
         assert partition.start_offset == 0
@@ -92,7 +92,7 @@ def test_no_compaction_within_a_compaction(store_dir: Path) -> None:
         for name in ("a", "b"):
             store.create_topic(name, config=COMPACT)
             put(store, name)
-        at_looks(store, lambda nth: order.append(store._side.sweeper._compacted))
+        at_looks(store, lambda nth: order.append(store.engine.sweeper._compacted))
         store.sweep()
         assert sorted(set(order)) == [("a", 0), ("b", 0)]
         assert [a for a, b in itertools.pairwise(order) if a != b] == [order[0]]
@@ -154,7 +154,7 @@ def test_what_was_freed_before_the_end_counts(store_dir: Path, what: str) -> Non
 
         def act(nth: int) -> None:
             if log.size < before and what == "stopped":
-                store._side.sweeper._closing.open()
+                store.engine.sweeper._closing.open()
             elif log.size < before:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -167,7 +167,7 @@ def test_what_was_freed_before_the_end_counts(store_dir: Path, what: str) -> Non
         assert store.metrics()["t-0"]["compacted-bytes-total"] == freed
         assert (done.error is None) == (what == "stopped")
         assert (store.stats()[0].error is None) == (what == "stopped")
-        store._side.sweeper._closing.is_open = False
+        store.engine.sweeper._closing.is_open = False
     with segstore.open(store_dir, config=BY_HAND) as store:
         (rest,) = store.sweep()
         assert store.stats()[0].compacted_bytes == freed + rest.compacted_bytes
@@ -240,7 +240,7 @@ def test_on_a_full_disk_sealed_segments_go_where_none_can_be_rolled(store_dir: P
     with segstore.open(store_dir, files=files, clock=clock, config=config) as store:
         store.create_topic("t", config={**SMALL, "segment.ms": 1000})
         put(store, "t", 20)
-        sealed = len(store._side.partition("t", 0).view.segments) - 1
+        sealed = len(store.engine.partition("t", 0).view.segments) - 1
         assert sealed > 2
         store.sweep()
         store.alter_topic("t", {"retention.bytes": 0})

@@ -107,7 +107,7 @@ def test_a_power_cut_keeps_the_records_of_a_transaction_or_its_marker(
     writer.end(commit)
     assert clean(store).records_after < 2
     files.power_cut(mode, rng)
-    store._side.abandon()
+    store.engine.abandon()
     with segstore.open(tmp_path / "s") as store:
         found = latest(store.partition("t"), isolation_level="read_committed")
         assert found == {b"a": b"new" if commit else b"old"}

@@ -212,7 +212,7 @@ def test_many_groups_keep_few_alarms(store: segstore.Store) -> None:
     fill(store)
     clock = Monotonic()
     at_work, armed = coordinator(store, clock), []
-    store._context.scheduler.after = lambda seconds, task: armed.append((clock.now + seconds * 1000, task))
+    store.context.scheduler.after = lambda seconds, task: armed.append((clock.now + seconds * 1000, task))
     members = [
         member(store, "t", group=f"g{n}", heartbeat_interval_ms=1000 - 10 * n, session_timeout_ms=SESSION_MS)
         for n in range(8)
@@ -237,7 +237,7 @@ def test_a_kept_member_that_never_returns_is_gone_in_time(store_dir: Path) -> No
     with segstore.open(store_dir) as store:
         clock = Monotonic()
         at_work, armed = coordinator(store, clock), []
-        store._context.scheduler.after = lambda seconds, task: armed.append(task)
+        store.context.scheduler.after = lambda seconds, task: armed.append(task)
         assert at_work._groups.empty_since("g") is None
         clock.now += SESSION_MS
         for task in tuple(armed):  # they arm others

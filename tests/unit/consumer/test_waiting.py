@@ -512,7 +512,7 @@ def test_no_wake_is_lost(
     writer, store = sides
     monkeypatch.setattr(reader, "_BLIND_SECONDS", PATIENCE)
     pauses = iter(lambda: rng.uniform(0, 0.001), None)
-    wait_for, lost = segstore.Store._wait_for, list[int]()
+    wait_for, lost = segstore.Store.wait_for, list[int]()
     turns, wait_ms = (PLANTED_TURNS, PLANTED_MS) if planted else (TURNS, ENOUGH_MS)
 
     with at_the_end(store) as consumer:
@@ -528,7 +528,7 @@ def test_no_wake_is_lost(
             )
             return ended
 
-        monkeypatch.setattr(segstore.Store, "_wait_for", slowly)
+        monkeypatch.setattr(segstore.Store, "wait_for", slowly)
         race(writer, consumer, turns, wait_ms, pauses)
     assert bool(lost) is planted
 

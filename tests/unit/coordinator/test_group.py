@@ -305,7 +305,7 @@ def test_a_group_that_has_expired_is_none(store: segstore.Store, found: GroupCoo
     if kind == "whose offsets were deleted":
         segstore.Groups(store).delete_offsets("g", ["t"])
     assert found.ids() == {"g"}
-    offsets(store).expire(now_ms=store._context.clock() + WEEKS_MS)
+    offsets(store).expire(now_ms=store.context.clock() + WEEKS_MS)
     assert found.ids() == set()
     assert found.state("g") is ClassicGroupState.DEAD
     assert alone(found)[1] == 1

@@ -134,14 +134,14 @@ def test_an_offset_of_every_version(version: int) -> None:
     found = schema.parse_offset(OFFSETS[version])
     assert found.offset == at(5, "né", 7 if version >= 3 else -1)
     assert (found.timestamp, found.expires) == (START_MS, START_MS + 9 if version == 1 else -1)
-    commit = schema.Commit(at(5, "né", 7), START_MS)
+    commit = schema.OffsetCommitValue(at(5, "né", 7), START_MS)
     assert schema.offset_value(commit) == OFFSETS[3]
 
 
 @pytest.mark.parametrize("note", ["né", "", "x" * 200])
 def test_an_offset_tells_the_topics_id(note: str) -> None:
     topic_id = names.new_topic_id()
-    commit = schema.Commit(at(5, note, 7), START_MS, topic_id=topic_id)
+    commit = schema.OffsetCommitValue(at(5, note, 7), START_MS, topic_id=topic_id)
     assert schema.parse_offset(schema.offset_value(commit)) == commit
     head = int16(4) + int64(5) + int32(7) + string(note, compact=True) + STAMP
     assert schema.offset_value(commit) == head + b"\1\0\x10" + names.topic_id_bytes(topic_id)

@@ -104,7 +104,7 @@ def test_a_nudge_wakes_who_waits(tmp_path: Path) -> None:
         woken = threading.Event()
         waiter = threading.Thread(target=lambda: (store.wait(seen, 60_000), woken.set()))
         waiter.start()
-        store._nudge()
+        store.nudge()
         assert woken.wait(PATIENCE)
         waiter.join()
         assert store.publications == seen + 1

@@ -365,7 +365,7 @@ def test_an_end_that_the_disk_refuses_is_not_lost(
 
 
 def _append(store: segstore.Store, me: tuple[int, int]) -> None:
-    now, template = store._context.clock(), Template(TRANSACTIONAL_FLAG, *me, 0)
+    now, template = store.context.clock(), Template(TRANSACTIONAL_FLAG, *me, 0)
     for at in (T0, U1):
         append_record(store.partition(*at), b"v", None, (), now, None, template)
 

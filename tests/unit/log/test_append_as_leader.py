@@ -49,7 +49,7 @@ def topic(store: segstore.Store, **config: object) -> segstore.PartitionLog:
 
 
 def stored(log: segstore.PartitionLog) -> bytes:
-    paths = sorted(Path(log._store.path, f"{log.topic}-{log.partition}").glob("*.log"))
+    paths = sorted(Path(log.store.path, f"{log.topic}-{log.partition}").glob("*.log"))
     return b"".join(path.read_bytes() for path in paths)
 
 

@@ -41,7 +41,7 @@ def opened(path: Path, config: dict[str, Any] | None = None, files: Any = None) 
 def log(store_dir: Path) -> Iterator[segstore.PartitionLog]:
     log = opened(store_dir, {"retention.ms": 1000})
     yield log
-    log._store.close()
+    log.store.close()
 
 
 def tail_of(log: segstore.PartitionLog) -> NativeTail:
@@ -106,7 +106,7 @@ def test_one_call_of_c_writes_what_the_long_way_writes(tmp_path: Path, case: str
 
 def files_of(log: segstore.PartitionLog) -> dict[str, Any]:
     """The files of a partition, whose store is closed, but for that with the topic's id."""
-    store = log._store
+    store = log.store
     assert isinstance(store, segstore.Store)
     path = Path(store.path)
     store.close()
@@ -122,7 +122,7 @@ def test_one_write_for_all_batches(store_dir: Path) -> None:
     log.append_batch(FEW * 20, batch_bytes=1000)
     assert files.counts() == {"pwrite": 1}
     assert len(log.read(2, 1 << 20).batches) > 5
-    log._store.close()
+    log.store.close()
 
 
 def test_the_offset_that_is_expected(log: segstore.PartitionLog) -> None:
@@ -206,19 +206,19 @@ def test_settings_that_leave_it_to_the_long_way(tmp_path: Path, case: str) -> No
     given = [*USUAL[:VALUES], [b"v" * 100, b"v" * 300], *USUAL[VALUES + 1 :]]
     assert seg_list_append(tail_of(log).address, 2, *given, START_MS) == lib.SEG_SLOW
     assert by_c(log) == 0
-    log._store.close()
+    log.store.close()
 
 
 def test_no_batch_is_above_max_message_bytes(tmp_path: Path) -> None:
     log = opened(tmp_path / "s", {"max.message.bytes": 300})
     assert called(lambda: log.append_batch(FEW)) == ["seg_list_append"]
     assert log.read(2).batches["count"].tolist() == [6, 4]
-    log._store.close()
+    log.store.close()
 
 
 def test_a_topic_that_takes_no_message(tmp_path: Path) -> None:
     log = opened(tmp_path / "s")
-    log._store.alter_topic("t", {"max.message.bytes": 0})
+    log.store.alter_topic("t", {"max.message.bytes": 0})
     partition = log.partition_for_write()
     with partition.tail.token:
         partition.tail.open(partition.validator)  # as replicas do, without an append
@@ -227,7 +227,7 @@ def test_a_topic_that_takes_no_message(tmp_path: Path) -> None:
         with pytest.raises(RecordTooLargeError):
             append()
     assert log.log_end_offset == 2
-    log._store.close()
+    log.store.close()
 
 
 def test_keys_that_must_be_there_and_are(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_keys_that_must_be_there_and_are(tmp_path: Path) -> None:
     assert called(lambda: log.append_batch(FEW, FEW)) == ["seg_list_append"]
     with pytest.raises(segstore.errors.InvalidRecordError):
         log.append_batch(FEW, [None, *FEW[1:]])
-    log._store.close()
+    log.store.close()
 
 
 def test_a_tail_that_is_not_lent(log: segstore.PartitionLog) -> None:
@@ -353,7 +353,7 @@ def test_a_failed_write_leaves_nothing(store_dir: Path, number: int) -> None:
     assert path.stat().st_size == size
     assert log.append_batch(FEW) == range(2, 12)
     assert log.read(2).values.tolist() == FEW
-    log._store.close()
+    log.store.close()
 
 
 FLUSHED: dict[str, dict[str, Any]] = {
@@ -368,4 +368,4 @@ def test_a_flush_that_is_due_is_made(tmp_path: Path, case: str) -> None:
     log.append_batch(FEW)
     log.append_batch(FEW)
     assert log.partition_for_write().recovery_point == 22
-    log._store.close()
+    log.store.close()

@@ -43,7 +43,7 @@ def opened(path: Path, config: dict[str, Any] | None = None, files: Any = None) 
 def log(store_dir: Path) -> Iterator[segstore.PartitionLog]:
     log = opened(store_dir)
     yield log
-    log._store.close()
+    log.store.close()
 
 
 def columns_of(values: list[bytes | None], keys: Any = None, headers: Any = None) -> Columns:
@@ -78,7 +78,7 @@ def test_both_ways_write_the_same(tmp_path: Path, seed: int) -> None:
         sequence += n
     taken = logs[0]._own.tail.native.c.appends  # type: ignore[union-attr]
     for log in logs:
-        log._store.close()
+        log.store.close()
     assert taken > 4
     first, second = (
         {name: data for name, data in tree(tmp_path / name).items() if "metadata" not in name}
@@ -110,7 +110,7 @@ def test_one_call_of_c_and_one_write_a_piece(store_dir: Path) -> None:
     assert files.counts() == {"pwrite": 10}  # two of these batches are more than a piece
     assert values(log) == given
     assert found.size == log.size - before
-    log._store.close()
+    log.store.close()
 
 
 def test_what_a_roll_leaves(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_what_a_roll_leaves(tmp_path: Path) -> None:
     assert values(log) == given[: 10 * len(found.offsets)]
     append_batches(log, columns_of([*given[10 * len(found.offsets) :]]))
     assert values(log) == given
-    log._store.close()
+    log.store.close()
 
 
 def test_what_the_disk_refuses(store_dir: Path) -> None:
@@ -137,7 +137,7 @@ def test_what_the_disk_refuses(store_dir: Path) -> None:
     assert values(log) == given[:20]
     append_batches(log, columns_of([*given[20:]]))
     assert values(log) == given
-    log._store.close()
+    log.store.close()
 
 
 LEFT: dict[str, dict[str, Any]] = {
@@ -151,7 +151,7 @@ def test_what_is_left_to_the_long_way(store_dir: Path, case: str) -> None:
     log = opened(store_dir, LEFT[case])
     assert append_pieces(log, columns_of([b"v"] * 9), (3, 6), None, Template()) == NOTHING
     assert log.end_offset == 2
-    log._store.close()
+    log.store.close()
 
 
 def test_a_producers_codec_is_left_to_the_long_way(log: segstore.PartitionLog) -> None:

@@ -72,8 +72,8 @@ def begun(store: segstore.Store, **config: Any) -> segstore.PartitionLog:
 
 
 def partition_of(log: segstore.PartitionLog) -> Partition:
-    assert isinstance(log._source, Partition)
-    return log._source
+    assert isinstance(log.source, Partition)
+    return log.source
 
 
 def tail_of(log: segstore.PartitionLog) -> NativeTail:

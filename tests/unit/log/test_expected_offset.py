@@ -94,7 +94,7 @@ def test_an_empty_batch_compares_all_the_same(log: segstore.PartitionLog) -> Non
 
 
 def test_markers_take_offsets_too(log: segstore.PartitionLog) -> None:
-    producer = segstore.Producer(log._store, transactional_id="p")  # type: ignore[arg-type]
+    producer = segstore.Producer(log.store, transactional_id="p")  # type: ignore[arg-type]
     producer.init_transactions()
     producer.begin_transaction()
     producer.send("t", b"in a transaction")

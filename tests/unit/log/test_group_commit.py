@@ -52,7 +52,7 @@ def opened(path: Path, files: Files, config: dict[str, Any]) -> segstore.Partiti
 
 
 def closed(log: segstore.PartitionLog) -> None:
-    store = log._store
+    store = log.store
     assert isinstance(store, segstore.Store)
     store.close()
 

@@ -156,7 +156,7 @@ def test_a_clean_close_syncs_an_epoch_without_records(tmp_path: Path, rng: rando
     store = segstore.open(tmp_path / "s", files=files)
     store.create_topic("t")
     store.flush()
-    source = store.partition("t")._source
+    source = store.partition("t").source
     assert isinstance(source, Partition)
     source.epochs.save(sync=False)
     store.close()

@@ -391,7 +391,7 @@ def test_an_end_that_is_being_moved_is_not_read(log: segstore.PartitionLog) -> N
 
 def test_appends_beside_an_open_transaction(store_dir: Path, log: segstore.PartitionLog) -> None:
     """These move the end, and not the last stable offset, in this process and in others."""
-    store = log._store
+    store = log.store
     assert isinstance(store, segstore.Store)
     with (
         segstore.open(store_dir, "r") as other,
@@ -453,10 +453,10 @@ def test_c_publishes_what_python_would(store_dir: Path) -> None:
 
 
 def test_who_waits_is_woken(log: segstore.PartitionLog) -> None:
-    store = log._store
+    store = log.store
     assert isinstance(store, segstore.Store)
     c = tail_of(log).c
-    seen, told = store._side.publications, list[int]()
+    seen, told = store.engine.publications, list[int]()
     waiting = threading.Thread(
         target=lambda: told.append(lib.seg_await(c.ends, c.ends_len, seen, 5_000_000_000))
     )
@@ -653,7 +653,7 @@ def test_closing_and_deleting(store_dir: Path) -> None:
 
 def test_settings_that_change(store_dir: Path, log: segstore.PartitionLog) -> None:
     with pytest.raises(segstore.RecordTooLargeError):
-        log._store.alter_topic("t", {"max.message.bytes": 100}) and log.append(bytes(200))  # type: ignore[attr-defined]
+        log.store.alter_topic("t", {"max.message.bytes": 100}) and log.append(bytes(200))  # type: ignore[attr-defined]
     assert log.append(b"small") == 2
 
 

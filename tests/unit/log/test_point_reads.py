@@ -340,7 +340,7 @@ def test_one_call_and_one_pread_each(
 
 def test_many_in_one_call(store_dir: Path) -> None:
     with segstore.open(store_dir, files=CountingFiles()) as store:
-        files = store._context.files
+        files = store.context.files
         store.create_topic("t")
         log = store.partition("t")
         log.append_batch([b"v%d" % i for i in range(3000)], batch_bytes=4096)

@@ -140,7 +140,7 @@ def log(store_dir: Path) -> Iterator[Log]:
 
 
 def files_of(log: Log) -> Any:
-    return log._context.files
+    return log.context.files
 
 
 def test_one_call_for_each_read(log: Log) -> None:

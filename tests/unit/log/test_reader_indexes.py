@@ -27,7 +27,7 @@ def test_an_emptied_index_of_large_batches_is_made_anew(tmp_path: Path, mode: st
     with segstore.open(tmp_path, mode) as store:
         log = store.partition("t")
         assert log.read(4, 1)[0].value == bytes([4]) * 900_000
-        assert log._source.view.segments[0].indexes[0].entries == 5
+        assert log.source.view.segments[0].indexes[0].entries == 5
     if mode == "rw":
         assert index.read_bytes() == entries
 

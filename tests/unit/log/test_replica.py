@@ -221,8 +221,8 @@ def test_what_is_cut_is_gone_and_comes_back(
             closed(log)
             assert segstore.check(tmp_path / "follower") == []
             again = opened(tmp_path / "follower")
-            log._store, log._source, log._views = again._store, again._source, again._views
-            log._context, log._own = again._context, again._own
+            log.store, log.source, log._views = again.store, again.source, again._views
+            log.context, log._own = again.context, again._own
             replica = replica_of(log)
     fetch(replica, led[len(log_bytes(directory)) :], rng)
     assert log_bytes(directory) == led
@@ -261,8 +261,8 @@ def test_a_log_that_begins_anew(
         assert segstore.check(tmp_path / "follower") == []
         again = opened(tmp_path / "follower")
         assert again.start_offset == offset
-        log._store, log._source, log._views = again._store, again._source, again._views
-        log._context, log._own = again._context, again._own
+        log.store, log.source, log._views = again.store, again.source, again._views
+        log.context, log._own = again.context, again._own
         replica = replica_of(log, log.log_end_offset)
 
 
@@ -332,7 +332,7 @@ def test_nothing_above_the_high_watermark_is_deleted_or_compacted(tmp_path: Path
     replica = replica_of(log)
     data = part_below(led, ends(led)[-1])
     replica.append_as_follower(data)
-    store = log._store
+    store = log.store
     assert isinstance(store, segstore.Store)
     store.sweep()
     directory = tmp_path / "swept" / "t-0"

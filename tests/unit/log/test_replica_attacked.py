@@ -214,9 +214,9 @@ def test_a_cut_lowers_the_cleaners_checkpoint(tmp_path: Path) -> None:
     replica = replica_of(log, 1 << 60)
     replica.append_as_follower(raw_batches(range(200)))
     log.flush()
-    store = log._store
+    store = log.store
     assert isinstance(store, segstore.Store)
-    side = store._side
+    side = store.engine
     side._checkpoints.cleaner_offsets.update({("t", 0): 150})  # type: ignore[union-attr]
     replica.truncate_to(100)
     assert side.cleaned_offset("t", 0) == 100  # type: ignore[union-attr]
@@ -229,9 +229,9 @@ def test_a_checkpoint_under_way_does_not_bring_a_recovery_point_back(tmp_path: P
     replica = replica_of(log)
     replica.append_as_follower(raw_batches(range(40)))
     log.flush()
-    store = log._store
+    store = log.store
     assert isinstance(store, segstore.Store)
-    partitions = store._side.partitions  # type: ignore[union-attr]
+    partitions = store.engine.partitions  # type: ignore[union-attr]
     asked, offsets = [], partitions._offsets
 
     def owned() -> object:
@@ -293,7 +293,7 @@ def test_r41_damage_is_no_gap(tmp_path: Path) -> None:
         file.write(bytes(path.stat().st_size))
     with pytest.raises(CorruptRecordError):
         replica.is_gap(0, 60)
-    log._store.close()
+    log.store.close()
 
 
 @pytest.mark.parametrize("call", ["open", "pwrite", "rename"])

@@ -392,7 +392,7 @@ def test_a_power_cut_leaves_the_bytes_that_retention_keeps(
     store = write_unsynced(tmp_path / "s", {"retention.bytes": kept}, files=files)
     assert store.sweep()[0].deleted_segments == 2
     files.power_cut(mode, rng)
-    store._side.abandon()
+    store.engine.abandon()
     with segstore.open(tmp_path / "s") as store:
         assert store.partition("t").size == kept
         stays(store)

@@ -194,7 +194,7 @@ def test_a_follower_that_stamps_takes_its_leader_s_times(
     config = {"message.timestamp.type": "LogAppendTime", "segment.ms": 1000}
     twins = [Twin(tmp_path / name, name == "short", monkeypatch) for name in ("short", "long")]
     for twin in twins:
-        twin.log._store.alter_topic("t", config)  # type: ignore[attr-defined]
+        twin.log.store.alter_topic("t", config)  # type: ignore[attr-defined]
     for data in led[:20]:
         short, long = (twin.do(lambda replica, data=data: _taken(replica, data, 0)) for twin in twins)
         assert short == long
@@ -217,7 +217,7 @@ def test_a_follower_that_stamps_rolls_by_its_leader_s_times(
     for name in ("short", "long"):
         twin = Twin(tmp_path / name, name == "short", monkeypatch)
         config = {"message.timestamp.type": "LogAppendTime", "segment.ms": 1000}
-        twin.log._store.alter_topic("t", config)  # type: ignore[attr-defined]
+        twin.log.store.alter_topic("t", config)  # type: ignore[attr-defined]
         for at in range(0, len(data), size):
             twin.do(lambda replica, batch=data[at : at + size]: _taken(replica, batch, 0))
         bases.append([segment.base_offset for segment in twin.replica.written.segments])
@@ -377,7 +377,7 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 
 
 def _primary(store: segstore.Store) -> Any:
-    return store._side.primary  # type: ignore[union-attr]
+    return store.engine.primary  # type: ignore[union-attr]
 
 
 def _fetched(store: segstore.Store, offset: int) -> None:
@@ -547,7 +547,7 @@ def test_the_others_are_told_of_each_append(store: segstore.Store) -> None:
     """The server's loop, which sleeps meanwhile, has the standby's fetch answered."""
     told: list[int] = []
     log = store.partition("t")
-    store._side.tell_of_publications(lambda: told.append(log.log_end_offset))  # type: ignore[union-attr]
+    store.engine.tell_of_publications(lambda: told.append(log.log_end_offset))  # type: ignore[union-attr]
     for n in range(5):
         _append(store)
         assert told[-1] == n + 1

@@ -46,8 +46,8 @@ def log(store: segstore.Store) -> segstore.PartitionLog:
 
 
 def partition_of(log: segstore.PartitionLog) -> Partition:
-    assert isinstance(log._source, Partition)
-    return log._source
+    assert isinstance(log.source, Partition)
+    return log.source
 
 
 def appending(log: segstore.PartitionLog, told: Told, value: bytes) -> Callable[[], None]:

@@ -165,7 +165,7 @@ def segment(tmp_path: Path, rng: random.Random) -> tuple[Path, bytes, list[tuple
         log = store.partition("t", 0)
         for _ in range(40):
             log.append_batch([rng.randbytes(rng.randrange(30)) for _ in range(10)])
-        view = log._source.view.segments[0]
+        view = log.source.view.segments[0]
         path, index = Path(view.path), bytes(view.indexes[0].view.memory[: 8 * view.indexes[0].entries])
         data = path.read_bytes()
     batches, position = [], 0

@@ -170,7 +170,7 @@ def test_a_stalled_partition_does_not_stall_the_others(store_dir: Path) -> None:
     with failing(store_dir, only_a) as (store, files):
         with Producer(store, retry_backoff_ms=5) as producer:
             producer.send("a", b"first").get(PATIENCE)
-            stalled.add(store.partition("a")._source.segments.active.handle.fd)
+            stalled.add(store.partition("a").source.segments.active.handle.fd)
             files.arm(1, 1 << 30)
             waiting = [producer.send("a", b"%d" % i) for i in range(50)]
             for i in range(50):

@@ -315,14 +315,14 @@ def test_producers_expire_but_not_those_that_write_old_records(store_dir: Path) 
         send(log, 2, 0, txn=True)
         send(log, 3, 0)
         known = state_of(log).producers
-        store._side.expire_producers()
+        store.engine.expire_producers()
         assert known.keys() == {1, 2, 3}
         clock.now += 4999
-        store._side.expire_producers()
+        store.engine.expire_producers()
         assert known.keys() == {1, 2, 3}
         send(log, 3, 1)
         clock.now += 1
-        store._side.expire_producers()
+        store.engine.expire_producers()
         assert known.keys() == {2, 3}  # a transaction is open
         assert transaction_markers.max_producer_id(log) == 3
         assert send(log, 1, 99).first == 4  # it is as one that was never known

@@ -121,8 +121,8 @@ def test_who_seals_small_files_waits_for_no_sync_of_the_joined_one(store_dir: Pa
     files = CountingFiles()
     messages = [staged(store_dir, 1000 + 10 * n, 10) for n in range(12)]
     with segstore.open(store_dir, files=files) as store:
-        store._side.context.scheduler.soon = lambda task: None  # what a roll asks for, and nobody waits for
-        unsynced = store._side.inbox._unsynced
+        store.engine.context.scheduler.soon = lambda task: None  # what a roll asks for, and nobody waits for
+        unsynced = store.engine.inbox._unsynced
         settle, unsynced.settle = unsynced.settle, lambda: None
         files.clear()
         seal(store_dir, "one", messages)
@@ -132,7 +132,7 @@ def test_who_seals_small_files_waits_for_no_sync_of_the_joined_one(store_dir: Pa
         assert all(path.exists() for message in messages for path in staged_paths(store_dir, message))
         files.clear()
         unsynced.settle = settle
-        store._side.inbox.settle()
+        store.engine.inbox.settle()
         order = [(name, str(_path(args[0]))) for name, args in files.calls if name in ("sync", "unlink")]
         order = [(name, path) for name, path in order if path == joined or path.endswith(".batches")]
         assert order[0] == ("sync", joined)

@@ -140,14 +140,14 @@ def test_what_is_refused_again_and_again_is_kept_once_and_not_for_ever(store_dir
             flip(staged_paths(store_dir, message)[0], 1000)
             with pytest.raises(errors.StagedFilesError):
                 seal(store_dir, id_, [message])
-        store._side.inbox.adopt_all()  # the sealer may be told before all is put aside
+        store.engine.inbox.adopt_all()  # the sealer may be told before all is put aside
         folder = store_dir / ".segstore" / "quarantine"
         mine = folder / "mine"
         mine.mkdir()
         assert len(list(folder.iterdir())) == 3
         for each in folder.iterdir():
             age(each)
-        store._side.inbox._look()
+        store.engine.inbox._look()
         assert list(folder.iterdir()) == [mine]
 
 
@@ -218,7 +218,7 @@ def test_what_may_pass_keeps_the_manifest(
             with pytest.raises(errors.SegstoreError, match=str(PASSING[case])[:20]):
                 seal(store_dir, "one", [message])
         assert quarantined(store_dir) == []
-        store._side.inbox._look()  # type: ignore[union-attr]
+        store.engine.inbox._look()  # type: ignore[union-attr]
         assert contents(store) == [rows("a", 20)] * 2
         assert seal(store_dir, "one", [message]).offsets == dict.fromkeys(PARTS, (0, 20))
     assert left_in_inbox(store_dir) == []
@@ -287,7 +287,7 @@ def test_a_flush_while_an_adoption_is_undone(tmp_path: Path) -> None:
         message = stage(path, "a", 16, files=Unsynced())
         files = FlushingFiles(GROWING, OSError(errno.ENOSPC, "injected"), nth=0)
         with segstore.open(path, config=options, files=unsynced(files)) as store:
-            files.store, inbox = store, store._side.inbox
+            files.store, inbox = store, store.engine.inbox
             inbox.close()
             write_manifest(Folder(Unsynced(), str(path)), "one", message.files)
             files.arm(nth, 1000)
@@ -297,7 +297,7 @@ def test_a_flush_while_an_adoption_is_undone(tmp_path: Path) -> None:
             if files.flushed is not None:
                 files.flushed.join()
                 met += 1
-            assert [store._side.partition(*part).segments.fenced for part in PARTS] == [None, None]
+            assert [store.engine.partition(*part).segments.fenced for part in PARTS] == [None, None]
             inbox.adopt_all()
             assert contents(store) == [rows("a", 16)] * 2
         assert segstore.check(path) == []
@@ -316,7 +316,7 @@ def fail_once(
     files, row = FailingFiles(calls, OSError(number, os.strerror(number)), nth=0), rows("later", 1)
     message = stage(path, "a", 16, files=Unsynced())
     store = segstore.open(path, config=options, files=unsynced(files))
-    inbox = store._side.inbox
+    inbox = store.engine.inbox
     inbox.close()  # its thread: each try is made here
     write_manifest(Folder(Unsynced(), str(path)), "one", message.files)
     caught_up(store)  # what the open has left to the scheduler is no call of an adoption
@@ -326,7 +326,7 @@ def fail_once(
     adopted = inbox._ids.find("one") is not None
     how = ("adopted" if adopted else "put back") if files.hits else "not hit"
     files.arm(0)
-    if any(store._side.partition(*part).segments.fenced for part in PARTS):
+    if any(store.engine.partition(*part).segments.fenced for part in PARTS):
         with suppress(errors.StorageError):  # a sync of the background may have failed: nobody was told yet
             store.close()
         all_of_it = expected + rows("a", 16)
@@ -363,7 +363,7 @@ def test_what_can_t_be_put_aside_is_told_once_however_often_it_is_looked_at(
     """Before: two warnings at each look, for ever."""
     begin(store_dir, before=5)
     with segstore.open(store_dir) as store:
-        inbox = store._side.inbox
+        inbox = store.engine.inbox
         folder = inbox.folder
         stem = new_manifest(folder, "one", [stage(store_dir, "a")]).stem
         in_the_way = Path(folder.quarantine)
@@ -405,9 +405,9 @@ def test_a_full_disk_is_logged_once_however_often_it_is_tried(
         with pytest.raises(errors.StorageError):
             seal(store_dir, "one", [message])
         for _ in range(5):
-            store._side.inbox.adopt_all()
+            store.engine.inbox.adopt_all()
         files.arm(0)
-        store._side.inbox.adopt_all()
+        store.engine.inbox.adopt_all()
         assert contents(store) == [rows("before", 5) + rows("a", 20)] * 2
     waiting.told()
     said = [(kept.levelname, kept.getMessage()) for kept in caplog.records if "adopted" in kept.getMessage()]

@@ -47,7 +47,7 @@ class Unsettled:
     def __init__(self, root: Path, files: FaultyFiles) -> None:
         self.path, self.files = begin(root / "s", TOPIC), files
         self.store = segstore.open(self.path, files=files, config=CONFIG)
-        self.unsynced = self.store._side.inbox._unsynced
+        self.unsynced = self.store.engine.inbox._unsynced
         self._settle, self.unsynced.settle = self.unsynced.settle, lambda: None
         self.messages: list[Staged] = []
 
@@ -61,7 +61,7 @@ class Unsettled:
 
     def settle(self) -> None:
         self.unsynced.settle = self._settle
-        self.store._side.inbox.settle()
+        self.store.engine.inbox.settle()
 
     def staged(self) -> list[Path]:
         return [path for message in self.messages for path in staged_paths(self.path, message)]
@@ -69,14 +69,14 @@ class Unsettled:
     def cut(self, mode: str, rng: random.Random) -> None:
         self.files.power_cut(mode, rng)
         as_the_same(self.path)
-        self.store._side.abandon()
+        self.store.engine.abandon()
 
 
 @pytest.fixture
 def unsettled(tmp_path: Path) -> Iterator[Unsettled]:
     world = Unsettled(tmp_path, FaultyFiles(tmp_path))
     yield world
-    world.store._side.let_go()
+    world.store.engine.let_go()
 
 
 class NotLinked(FaultyFiles):
@@ -121,7 +121,7 @@ def test_no_joined_segment_is_synced_before_it_is_settled(tmp_path: Path) -> Non
     del files.synced[:]
     world.seal()
     came: SimpleQueue[None] = SimpleQueue()
-    world.store._side.context.scheduler.soon(lambda: came.put(None))
+    world.store.engine.context.scheduler.soon(lambda: came.put(None))
     take(came, PATIENCE)
     assert "gathered" not in files.synced
     partitions = {names.partition_dir(*part) for part in PARTS}
@@ -188,7 +188,7 @@ def test_a_segment_that_is_durable_is_not_made_again(unsettled: Unsettled, rng: 
     for part in PARTS:
         unsettled.store.partition(*part).append(b"later")
         unsettled.store.partition(*part).delete_records(N)
-    unsettled.store._side.partitions.checkpoint()
+    unsettled.store.engine.partitions.checkpoint()
     unsettled.cut("all", rng)
     flip(unsettled.staged()[0], 70)  # who joins it is told
     with segstore.open(unsettled.path) as store:

@@ -181,7 +181,7 @@ def test_a_partition_begins_it_when_it_is_opened_however_late(
     assert epochs(path) == [0, steps[0], 0]
     assert opened(path) == []
     with segstore.open(path) as store:
-        told = store._side.leader_epochs("t", range(PARTITIONS))
+        told = store.engine.leader_epochs("t", range(PARTITIONS))
         assert told == [steps[0]] * PARTITIONS, "the epochs of partitions that are not open are known"
         assert store.partition("t", 2).leader_epoch == steps[0]
     assert epochs(path) == [0, steps[0], steps[0]]

@@ -111,7 +111,7 @@ def test_a_rolls_flush_is_not_of_what_came_behind_it(store_dir: Path) -> None:
     with segstore.open(store_dir, files=files) as store:
         store.create_topic("t", config={"segment.bytes": MIB})
         log = store.partition("t")
-        store._context.scheduler.soon = late.append
+        store.context.scheduler.soon = late.append
         log.append_batch([bytes(1000)] * 1500)
         log.append(b"before the flush")
         assert late

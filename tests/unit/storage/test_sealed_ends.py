@@ -101,7 +101,7 @@ def read_many(log: segstore.PartitionLog) -> Any:
 
 def consumed(log: segstore.PartitionLog) -> Any:
     found: list[Any] = []
-    with Consumer(log._store, auto_offset_reset="earliest") as consumer:
+    with Consumer(log.store, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition("t", 0)])
         while len(found) < N:
             found += [(r.offset, r.value) for rs in consumer.poll(100).values() for r in rs]

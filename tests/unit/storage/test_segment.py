@@ -34,7 +34,7 @@ SLOTS = {"the first one": 0, "a sealed one": 1, "the active one": -1}
 
 @pytest.mark.parametrize("name", SLOTS)
 def test_both_ways_to_make_the_struct_agree(log: segstore.PartitionLog, name: str) -> None:
-    segment = log._source.view.segments[SLOTS[name]]
+    segment = log.source.view.segments[SLOTS[name]]
     c, index = filled(segment, 3000, 77)
     assert bytes(ffi.buffer(c)) == bytes(ffi.buffer(ffi.new("seg_segment *", segment.fields(3000, 77))))
     assert (c.number, c.base_offset, c.end, c.end_offset) == (segment.number, segment.base_offset, 3000, 77)
@@ -44,7 +44,7 @@ def test_both_ways_to_make_the_struct_agree(log: segstore.PartitionLog, name: st
 
 def test_the_view_that_is_given_is_the_one_that_is_told(log: segstore.PartitionLog) -> None:
     """Entries that come meanwhile are of no concern to who has a view."""
-    segment = log._source.view.segments[-1]
+    segment = log.source.view.segments[-1]
     index = segment.indexes[0].view
     log.append(b"%0200d" % 100)
     assert segment.fields(1, 1)[1] > segment.fields(1, 1, index)[1] == index.n
@@ -53,7 +53,7 @@ def test_the_view_that_is_given_is_the_one_that_is_told(log: segstore.PartitionL
 CHANGES = {
     "the index is made anew": lambda log, segment: segment.distrust(),
     "the segment is deleted": lambda log, segment: log.delete_records(log.end_offset),
-    "the store is closed": lambda log, segment: log._store.close(),
+    "the store is closed": lambda log, segment: log.store.close(),
 }
 
 
@@ -61,7 +61,7 @@ CHANGES = {
 def test_a_reader_keeps_the_index_whatever_becomes_of_the_segment(
     log: segstore.PartitionLog, name: str
 ) -> None:
-    segment = log._source.view.segments[0]
+    segment = log.source.view.segments[0]
     c, index = filled(segment, segment.size, 20)
     made = ffi.new("seg_segment *", fields := segment.fields(segment.size, 20))
     before = ffi.buffer(c.index, c.entries * 8)[:]

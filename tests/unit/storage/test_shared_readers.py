@@ -168,7 +168,7 @@ def test_E5_a_host_that_died_within_a_publication_stops_no_reader(
     assert log.end_offset == N + 2
     with segstore.open(sharing.root, "r") as store:
         assert store.partition("t").end_offset == N + 2
-        assert store._side.ends_of([sharing.key])[sharing.key].end == N + 2
+        assert store.engine.ends_of([sharing.key])[sharing.key].end == N + 2
 
 
 def test_E5_a_failed_sync_and_an_open_transaction_are_seen(sharing: Sharing) -> None:
@@ -231,7 +231,7 @@ def test_a_store_that_is_not_shared_pays_one_look(sharing: Sharing) -> None:
 def test_E5_a_follower_is_woken_by_a_guest(sharing: Sharing) -> None:
     sharing.begin()
     with segstore.open(sharing.root, "r") as store:
-        followed = store._follow([("t", 0)])
+        followed = store.follow_ends([("t", 0)])
         assert followed is not None
         nudges = followed.nudges()
         assert followed.wait(nudges, 0) < 0

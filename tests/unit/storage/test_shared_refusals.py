@@ -119,7 +119,7 @@ def test_another_platform_can_not_share(
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
 def test_a_shared_store_gets_no_standby_in_sync_mode(sync: bool, store_dir: Path) -> None:
     with segstore.open(store_dir) as store, Files().lock(store_dir / ".segstore" / "members"):
-        primary: Any = store._side.primary  # type: ignore[union-attr]
+        primary: Any = store.engine.primary  # type: ignore[union-attr]
         if sync:
             with pytest.raises(InvalidRequestError, match="it may follow in async mode"):
                 primary.register("A" * 22, sync)

@@ -321,4 +321,4 @@ def test_intervals_of_any_length(store_dir: Path) -> None:
         store.partition("t").append(b"x")
         store.alter_topic("t", {"flush.ms": 0})
         store.partition("t").append(b"y")
-        assert until(store._context.scheduler._running.locked)
+        assert until(store.context.scheduler._running.locked)

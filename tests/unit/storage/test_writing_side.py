@@ -88,7 +88,7 @@ def test_a_log_follows_its_leader(side: TwoDirectories) -> None:
             log.append(b"refused")
         second.lead(2)
         side.leader = 1
-        log._follow_leader(side.partition("t", 0))
+        log.follow_leader(side.partition("t", 0))
         assert store.partition("t") is log
         assert (log.end_offset, log.log_end_offset) == (7, 10)
         assert len(log.read(0)) == 7
@@ -112,7 +112,7 @@ def test_a_consumer_waits_where_the_high_watermark_has_gone_back(side: TwoDirect
             second.set_high_watermark(1)
             second.lead(2)
             side.leader = 1
-            log._follow_leader(side.partition("t", 0))
+            log.follow_leader(side.partition("t", 0))
             assert consumer.poll() == {}
             log.append(b"3")
             assert consumer.poll() == {}

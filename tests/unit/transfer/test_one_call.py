@@ -281,7 +281,7 @@ with segstore.open(sys.argv[1]) as store, open(os.devnull, "wb", 0) as sink:
 def test_a_range_that_was_sent_before_is_one_system_call(
     log: segstore.PartitionLog, store_dir: Path, tmp_path: Path
 ) -> None:
-    log._store.close()  # type: ignore[attr-defined]
+    log.store.close()  # type: ignore[attr-defined]
     trace = tmp_path / "trace"
     script = [sys.executable, "-c", TRACED, store_dir]
     subprocess.run(["strace", "-ff", "-o", trace, *script], check=True, timeout=PATIENCE)
@@ -483,7 +483,7 @@ def test_a_reader_of_another_store_remembers_nothing(store_dir: Path, out: int, 
 def test_no_file_stays_open_for_it(log: segstore.PartitionLog, out: int, answers: list[Any]) -> None:
     warm(log, out, 5, BATCH)
     known = log._visible.current.at_once  # type: ignore[union-attr]
-    log._context.pool.forget(log.view.segments[0].path)
+    log.context.pool.forget(log.view.segments[0].path)
     gc.collect()
     if known.handle() is None:  # else C still appends to the file
         assert log.transfer(out, 5, BATCH) == (BATCH, 6)
@@ -517,7 +517,7 @@ def test_segments_that_retention_deletes_are_closed(store_dir: Path, out: int) -
         first = log.view.segments[0].path
         log.delete_records(log.view.segments[1].base_offset)
         assert outcome(log.transfer, out, 0, 1)[0][0] is segstore.OffsetOutOfRangeError
-        log._context.pool.forget(first)
+        log.context.pool.forget(first)
         gc.collect()
         assert first not in opened(store_dir)
 

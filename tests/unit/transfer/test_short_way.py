@@ -381,7 +381,7 @@ def test_no_file_stays_open_for_it(switched: tuple[segstore.PartitionLog, Switch
     log.transfer(out, 0, 10)
     taken, known = files.taken, log.view.sendable
     assert taken
-    log._context.pool.forget(log.view.segments[0].path)
+    log.context.pool.forget(log.view.segments[0].path)
     gc.collect()
     assert known.handle() is None
     assert log.transfer(out, 0, 10)[1] == 1

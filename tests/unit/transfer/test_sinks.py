@@ -182,7 +182,7 @@ print("alive")
 def test_a_process_that_sigpipe_would_kill_lives(log: segstore.PartitionLog, tmp_path: Path) -> None:
     pairs = [f"{kind}={method}" for kind, method in WAITING]
     run = subprocess.run(
-        [sys.executable, "-c", KILLED, log._context.root, tmp_path, os.pathsep.join(IMPORTED), *pairs],
+        [sys.executable, "-c", KILLED, log.context.root, tmp_path, os.pathsep.join(IMPORTED), *pairs],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -197,7 +197,7 @@ def test_a_segment_that_was_cut_is_told(tmp_path: Path, kind: str, method: str, 
         store.create_topic("t", config={"index.interval.bytes": 1 << 30})
         log = store.partition("t", 0)
         log.append_batch([rng.randbytes(1000) for _ in range(300)], batch_bytes=400_000)
-        path = Path(log._source.view.segments[0].path)
+        path = Path(log.source.view.segments[0].path)
         with sink_of(kind, tmp_path) as sink:
             sink.start()
             os.truncate(path, 100_000)

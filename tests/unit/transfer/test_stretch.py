@@ -90,7 +90,7 @@ def test_refused(log: segstore.PartitionLog) -> None:
     with pytest.raises(errors.OffsetOutOfRangeError):
         log.stretch(9, 100)
     assert log.stretch(10, 100).log_start_offset == 10
-    log._store.close()
+    log.store.close()
     with pytest.raises(errors.StoreClosedError):
         log.stretch(10, 100)
 
@@ -124,12 +124,12 @@ def test_read_committed_ends_at_the_last_stable_offset_and_names_aborted_transac
 
 
 def test_a_stretch_stays_readable_when_retention_has_removed_its_segment(log: segstore.PartitionLog) -> None:
-    log._store.alter_topic("t", {"file.delete.delay.ms": 0})
+    log.store.alter_topic("t", {"file.delete.delay.ms": 0})
     stretch = log.stretch(0, 1 << 20)
     before = content(stretch)
     log.delete_records(log.end_offset)
-    assert not Path(log._store.path, "t-0", "00000000000000000000.log").exists()
-    log._context.pool.close()
+    assert not Path(log.store.path, "t-0", "00000000000000000000.log").exists()
+    log.context.pool.close()
     assert content(stretch) == before
     assert len(before) == len(stretch) > 10_000
     fd = stretch.fileno()
@@ -158,7 +158,7 @@ def test_a_stretch_stays_readable_when_compaction_has_replaced_its_segment(store
 def test_a_stretch_stays_readable_when_its_topic_was_deleted(log: segstore.PartitionLog) -> None:
     stretch = log.stretch(0, 5000)
     before = content(stretch)
-    log._store.delete_topic("t")
+    log.store.delete_topic("t")
     assert content(stretch) == before
     with pytest.raises(errors.StoreClosedError):
         log.stretch(0, 5000)
@@ -166,7 +166,7 @@ def test_a_stretch_stays_readable_when_its_topic_was_deleted(log: segstore.Parti
 
 def test_a_stretch_of_another_process_s_store(log: segstore.PartitionLog) -> None:
     log.append(b"last")
-    with segstore.open(log._store.path, "r") as reading:
+    with segstore.open(log.store.path, "r") as reading:
         there = reading.partition("t").stretch(5, 3000)
         assert content(there) == content(log.stretch(5, 3000))
         assert there.high_watermark == log.end_offset

@@ -45,11 +45,11 @@ class ShareGroups:
         outside = ShareOutside(
             write,
             self._topics,
-            self._store._context.clock,
+            self._store.context.clock,
             partial(self._settings.share_timing, group_id),
             self._states,
             self._fence,
-            self._store._writer().config.group_share_max_size,
+            self._store.writer().config.group_share_max_size,
         )
         return ShareMembership(ShareGroup(group_id, self._offsets.share(group_id)), outside, now)
 

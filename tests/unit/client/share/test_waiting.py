@@ -116,7 +116,7 @@ def test_what_comes_between_a_look_and_the_wait_is_not_missed(
     store: segstore.Store, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     wait, slept = ShareWait(store), []
-    sleep = store._wait_for
+    sleep = store.wait_for
 
     def late(*arguments: Any) -> int:
         getattr(wait, name)()  # after the look at what came before, and before the sleep
@@ -125,7 +125,7 @@ def test_what_comes_between_a_look_and_the_wait_is_not_missed(
         slept.append(time.monotonic() - began < PATIENCE)
         return found
 
-    monkeypatch.setattr(store, "_wait_for", late)
+    monkeypatch.setattr(store, "wait_for", late)
     wait.begin([tp()])
     getattr(wait, name)()
     wait.wait(PATIENCE)

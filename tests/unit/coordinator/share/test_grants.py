@@ -40,7 +40,7 @@ def test_s12_how_much_is_granted(
         stretch = found.stretch
         assert stretch is not None
         assert stretch.next_offset == next(end for end in ends if end >= expected)
-        data = stretch.read(group.store._context.files)
+        data = stretch.read(group.store.context.files)
         assert data == group.log.stored(0, len(stretch))
         assert len(data) == len(stretch)
         assert offsets(found.reads()) == list(range(stretch.next_offset))

@@ -398,7 +398,7 @@ def test_a_handler_that_interrupts_a_write_writes_nothing(store: segstore.Store,
 def test_what_a_write_may_wait_for(store: segstore.Store, key: ShareKey) -> None:
     held = partition_of(store)
     assert not held.may_wait
-    unread = StatePartition(0, held._topic, store._writer().config, store._context.clock)
+    unread = StatePartition(0, held._topic, store.writer().config, store.context.clock)
     assert unread.may_wait
     unread._is_sure, unread._table = False, held._table
     assert unread.may_wait

@@ -146,8 +146,8 @@ def test_damaged_bytes_raise_errors_of_ours(record: MetadataRecord) -> None:
 def logged(tmp_path: Path) -> Iterator[Path]:
     """The path of a metadata log that holds all of RECORDS."""
     store = segstore.open(tmp_path / "s")
-    assert isinstance(store._side, StoreWriter)
-    log = MetadataLog.open([Voter(0, store._side)], 1)
+    assert isinstance(store.engine, StoreWriter)
+    log = MetadataLog.open([Voter(0, store.engine)], 1)
     log.append(RECORDS)
     log.close()
     store.close()

@@ -39,7 +39,7 @@ def log(tmp_path: Path, files: CountingFiles) -> Iterator[segstore.PartitionLog]
 
 
 def offsets(log: segstore.PartitionLog, **terms: Any) -> list[int]:
-    scan = log._store.scan("t", **terms)  # type: ignore[attr-defined]
+    scan = log.store.scan("t", **terms)  # type: ignore[attr-defined]
     return [offset for batch in scan.batches(["offset"]) for offset in batch["offset"].to_pylist()]
 
 

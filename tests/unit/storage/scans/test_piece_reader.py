@@ -91,7 +91,7 @@ def log(store_dir: Path, files: Read) -> Iterator[segstore.PartitionLog]:
 
 
 def scan(log: segstore.PartitionLog, **terms: Any) -> Any:
-    return log._store.scan("t", **terms)  # type: ignore[attr-defined]
+    return log.store.scan("t", **terms)  # type: ignore[attr-defined]
 
 
 def offsets(batches: Any) -> list[int]:
