@@ -115,8 +115,8 @@ class MessageTemplate:
     def _numbers(self, message: memoryview) -> tuple[int, ...] | None:
         if len(message) < len(self.front):
             return None
-        values, constants = self.split(message)
-        return values if constants == self.constants else None
+        found = self._shape.unpack_from(message)
+        return found[1::2] if found[::2] == self.constants else None
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
         """Return the message with these numbers, after its size, and the position at which its records of
