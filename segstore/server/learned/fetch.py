@@ -231,6 +231,7 @@ class SessionlessFetch(LearnedFetch):
         super().__init__(request, NO_SESSION, target)
         self._template, self._wanted, self._held = template, wanted, held
         self.logs[wanted] = held
+        self._context = Sessionless({key_of(wanted, request.version >= IDS_SINCE): wanted})
         self._is_short = False
 
     @property
@@ -251,7 +252,7 @@ class SessionlessFetch(LearnedFetch):
 
     def advance(self, named: Named | None) -> FetchContext:
         """Return a context with the only partition."""
-        return Sessionless({key_of(self._wanted, self.request.version >= IDS_SINCE): self._wanted})
+        return self._context
 
     def changed(self, looked: Looked) -> Changed | None:
         """Return the only partition: each answer tells of it."""
