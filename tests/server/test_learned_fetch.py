@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fetch_frames import asked, fill, made, parked, received
 from serving import told_by, within
+from test_learned_standby_fetch import primary
 from waiting import until
 from wire_client import WireClient
 
@@ -47,6 +48,10 @@ def by_quota(store: segstore.Store) -> None:
     quotas(store).alter("wire", {"consumer_byte_rate": 1_000_000_000})
 
 
+def begin_epoch(store: segstore.Store) -> None:
+    primary(store).begin_epochs(3)
+
+
 def mixed(store: segstore.Store) -> None:
     """A topic of two plain batches, and then an aborted one."""
     store.create_topic("m")
@@ -60,7 +65,7 @@ def mixed(store: segstore.Store) -> None:
         producer.abort_transaction()
 
 
-COMMITTED = {"isolation_level": 1}
+COMMITTED, OF_EPOCH = {"isolation_level": 1}, {"current_leader_epoch": 0}
 walk: list[Fields | Change] = [{"offset": n, "correlation_id": n - 3} for n in (0, 1, 2, 3, 4, 5, 0)]
 CASES: dict[str, tuple[list[Fields | Change], int]] = {
     "one after the other": (walk, 6),
@@ -78,6 +83,7 @@ CASES: dict[str, tuple[list[Fields | Change], int]] = {
     "polls in vain": ([{"offset": 5, "max_wait_ms": 1}] * 3, 2),
     "no bytes wanted": ([{"offset": 5, "min_bytes": 0, "max_wait_ms": 60_000}] * 2, 1),
     "the leader's epoch": ([{"current_leader_epoch": 0}] * 2, 1),
+    "an epoch begins": ([*[OF_EPOCH] * 2, begin_epoch, *[OF_EPOCH] * 2], 1),
     "an epoch that is to come": ([{"current_leader_epoch": 9}] * 2, 0),
     "the epoch of the last batch": ([{"last_fetched_epoch": 0, "offset": 1}] * 2, 0),
     "two partitions": ([{"numbers": [0, 1]}] * 2, 0),
