@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore import spare
+from segstore import read_buffers
 from segstore._native import ffi, held, lib, unset
 from segstore.arrays import np
 from segstore.integers import INT64_MAX
@@ -98,7 +98,7 @@ Bytes = Any
 """bytes, or whatever lends its buffer: bytearray, memoryview, mmap, numpy uint8."""
 
 _FEW = 24
-_MANY = spare.LEAST // (8 * ROWS)
+_MANY = read_buffers.LEAST // (8 * ROWS)
 _SMALL = (1 << 20) + HEADER_SIZE
 """Most bytes of a scan whose headers fit into existing memory: a read of usual size."""
 
@@ -235,7 +235,7 @@ def decode(
         pointers = held("int64_t *", starts), held("int64_t *", sizes)
         arguments = (*pointers, n, int(counts.sum()))
     count = arguments[3]
-    matrix = np.empty((ROWS, count), np.int64) if count < _MANY else spare.matrix(ROWS, count)
+    matrix = np.empty((ROWS, count), np.int64) if count < _MANY else read_buffers.matrix(ROWS, count)
     row = held(_INT64S, matrix)
     try:
         scratch = _unused.pop()
@@ -280,7 +280,7 @@ def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset:
     to be read. None where any is not plain, or has to be looked at more closely.
     """
     n, arena = len(batches), buf if type(buf) is bytes else bytes(buf)
-    matrix = np.empty((ROWS, n), np.int64) if n < _MANY else spare.matrix(ROWS, n)
+    matrix = np.empty((ROWS, n), np.int64) if n < _MANY else read_buffers.matrix(ROWS, n)
     runs, found = np.empty(n, batch_type()), ffi.new("int64_t *")
     done = lib.seg_decode_messages(
         arena,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from segstore.logger import Logger
-from segstore.storage.told import ReportedFailures
+from segstore.storage.reported_failures import ReportedFailures
 from segstore.threads import Background, others_are_gone, take
 
 log = Logger("segstore")

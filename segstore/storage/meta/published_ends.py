@@ -38,7 +38,7 @@ from segstore.files.reserve import in_reserve
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
-from segstore.storage.meta.followed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import FollowedEnds
 
 if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from segstore import spare
+from segstore import read_buffers
 from segstore._native import seg_transfer
 from segstore.choices import ISOLATION_LEVELS
 from segstore.config import arguments
@@ -647,7 +647,7 @@ class PartitionLog(PublicNames):
             return empty_records(offset)
         limit = self._stable(view) if committed else view.end_offset
         at = offset
-        short = times is None and spare.LEAST <= max_bytes <= spare.MOST
+        short = times is None and read_buffers.LEAST <= max_bytes <= read_buffers.MOST
         while at < limit:
             records = range_read.read_range(view, at, limit, max_bytes, check_crcs) if short else None
             if records is None:

@@ -20,9 +20,9 @@ from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import StoreContext
 from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.meta.clean_shutdown import read_marker
-from segstore.storage.meta.followed_ends import LATE, LOOK, FollowedEnds
 from segstore.storage.meta.published_ends import Ends, EndsGlance, EndsReader, open_reader, slot_key
 from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
+from segstore.storage.meta.tailed_ends import LATE, LOOK, FollowedEnds
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:

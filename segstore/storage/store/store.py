@@ -39,10 +39,10 @@ from segstore.storage.log.partition import Partition
 from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode, strangers
-from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.store_format import check_format
 from segstore.storage.meta.sweep_states import SweepState, read_states
+from segstore.storage.meta.tailed_ends import FollowedEnds
 from segstore.storage.meta.topic_info import check_not_internal, check_policy
 from segstore.storage.meta.topic_match import differences, made_or_found
 from segstore.storage.meta.topics import TopicInfo, find_topic

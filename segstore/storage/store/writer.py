@@ -36,11 +36,11 @@ from segstore.storage.meta.clean_shutdown import (
 )
 from segstore.storage.meta.close_note import CLOSE_NOTE, FoundNote, OwedEpochs, owed_by, write_note
 from segstore.storage.meta.directory_safety import is_store, kept_mode, remove_begun
-from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.store_format import check_format, has_living_members, mark_unshared
+from segstore.storage.meta.tailed_ends import FollowedEnds
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions

@@ -13,8 +13,8 @@ from segstore.config import StoreConfig
 from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
-from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+from segstore.storage.meta.tailed_ends import FollowedEnds
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.kept_files import Keeping
 from segstore.storage.store.sweeper import Swept

@@ -26,7 +26,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore._native import ffi, lib
 from segstore.client.consumer.fetcher import Fetcher
-from segstore.storage.meta.followed_ends import LATE, FollowedEnds
+from segstore.storage.meta.tailed_ends import LATE, FollowedEnds
 from segstore.storage.store import reader
 
 
@@ -89,6 +89,7 @@ with segstore.open(path, mode=mode) as store, segstore.Consumer(
 SETTLED, WATCHED = 4, 10  # seconds
 
 
+@pytest.mark.kind("strace")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace here")
 @pytest.mark.judge("strace")
 @pytest.mark.parametrize(
