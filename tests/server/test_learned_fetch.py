@@ -18,7 +18,7 @@ from wire_client import WireClient
 
 import segstore
 from segstore.coordinator.quotas import quotas
-from segstore.server.learned.fetch import SessionlessFetch
+from segstore.server.learned.fetch import LearnedFetch
 
 Change = Callable[[segstore.Store], object]
 Fields = dict[str, Any]
@@ -26,7 +26,7 @@ Fields = dict[str, Any]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    return told_by(SessionlessFetch, monkeypatch)
+    return told_by(LearnedFetch, monkeypatch)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_what_waits_is_answered_when_something_comes(
             each.socket.sendall(poll)
         until(lambda: parked(server) == 2)
         assert told == [True]
-        CHANGES[name](filled)
+        within(server, lambda: CHANGES[name](filled))  # the server sees all of a change at once
         assert received(wire) == received(other)
     assert parked(server) == 0
 

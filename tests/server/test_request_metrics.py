@@ -35,7 +35,7 @@ from segstore._native._counts import seg_count
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
-from segstore.server.learned.fetch import SessionlessFetch
+from segstore.server.learned.fetch import LearnedFetch
 from segstore.server.learned.produce import AT_ONCE, LearnedProduce
 from segstore.server.learned.standing_fetch import Spot, StandingFetch
 from segstore.server.network.request_metrics import BOUNDS, ApiMetrics
@@ -154,7 +154,7 @@ def fetched(store: segstore.Store, server: segstore.Server, wire: WireClient) ->
 
 
 def fetched_from_files(store: segstore.Store, server: segstore.Server, wire: WireClient) -> tuple[str, int]:
-    """By `SessionlessFetch`, more than is copied."""
+    """By `LearnedFetch`, more than is copied."""
     exchange(wire, *[made(store, offset=offset) for offset in (0, 1, 2, 3, 0, 3)])
     return "Fetch", 6
 
@@ -250,7 +250,7 @@ def test_bytes_over_tls_are_those_before_it(name: str, filled: segstore.Store, t
 def test_requests_that_c_answers_are_counted(
     filled: segstore.Store, server: segstore.Server, wire: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_c = told_by(LearnedProduce, monkeypatch), told_by(SessionlessFetch, monkeypatch)
+    by_c = told_by(LearnedProduce, monkeypatch), told_by(LearnedFetch, monkeypatch)
     produced(filled, server, wire)
     fetched(filled, server, wire)
     assert all(sum(seen) >= 5 for seen in by_c)

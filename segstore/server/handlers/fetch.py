@@ -29,7 +29,6 @@ from segstore.server.fetching.sessions import (
     Sessionless,
 )
 from segstore.server.learned.fetch import FetchTarget, LearnedFetch, learned_fetch
-from segstore.server.learned.session_fetch import SessionFetch, learned_session
 from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.primary import primary_of
@@ -100,13 +99,13 @@ class Fetches:
             return
         serve = partial(self._serve_again, fetch)
         target = FetchTarget(self._logs, self.purgatory, self.sessions, terms, fetch.throttle, serve)
-        if type(context) is Sessionless:
-            request.channel.learned = learned_fetch(request, context.wanted, target)
-        elif isinstance(context, Incremental) and fetch.throttle.bound is None:
-            if isinstance(learned, SessionFetch) and learned.goes_on(context.session, target):
+        if isinstance(context, Incremental):
+            if isinstance(learned, LearnedFetch) and learned.goes_on(context.session, target):
                 learned.learn(request)
-            else:
-                request.channel.learned = learned_session(request, context.session, target)
+            elif fetch.throttle.bound is None:
+                request.channel.learned = learned_fetch(request, context, target)
+        elif type(context) is Sessionless:
+            request.channel.learned = learned_fetch(request, context, target)
 
     def _serve_again(self, fetch: _FetchUnderWay, context: FetchContext, correlation_id: int) -> None:
         request, channel = fetch.request, fetch.request.channel

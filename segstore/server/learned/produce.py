@@ -87,12 +87,10 @@ class LearnedProduce(LearnedRequest):
         self.exchange = NativeExchange(self._template, self._answer, counts=self.row.counts)
         return self._answer
 
-    def may_exchange(self) -> bool:
-        """Return whether the producer has no quota."""
-        return self._target.throttle.bound is None
-
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
-        """Append by C."""
+        """Append by C, unless the producer has a quota."""
+        if self._target.throttle.bound is not None:
+            return None
         try:
             return self._target.log.exchange_produce(sock, exchange)
         except SegstoreError as error:

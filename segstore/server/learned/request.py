@@ -47,7 +47,7 @@ class LearnedRequest(ABC):
         for. None, and nothing is received, if the connection must receive.
         """
         exchange = self.exchange
-        if exchange is None or not self.may_exchange():
+        if exchange is None:
             return None
         exchange.begin(memory)
         done = self.exchanged(sock, exchange)
@@ -61,12 +61,8 @@ class LearnedRequest(ABC):
         sent: int = c.sent
         return c.received, ANSWERED if sent == c.answered else (exchange.rest, []), sent
 
-    def may_exchange(self) -> bool:
-        """Return whether C may answer the next request."""
-        return False
-
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
         """Return whether C has answered, as the log's `exchange_produce` and `exchange_fetch` do, or the
-        response to send in place of C's.
+        response to send in place of C's. None, and nothing is received, if C may not answer.
         """
         raise NotImplementedError

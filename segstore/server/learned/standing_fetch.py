@@ -1,6 +1,6 @@
 """`StandingFetch`: the fetches of a standby that has all there is, one after the other: each names the
 partition whose records came last, waits at the ends of all logs, and is answered with the next append to one
-of the logs. One call of C receives such a request, and one sends such an answer. `SessionFetch` answers if
+of the logs. One call of C receives such a request, and one sends such an answer. `LearnedFetch` answers if
 several logs have moved, the log that has moved has a new segment, or more was appended than C copies.
 
 On disk files are only read. Threads: the loop's.
@@ -16,11 +16,10 @@ from segstore._native import ffi, lib
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.protocol.template import INT32, NUMBER_AT, SIZE, MessageTemplate
-from segstore.server.fetching.sessions import ServedSession, Wanted
+from segstore.server.fetching.reading import Terms
+from segstore.server.fetching.sessions import Incremental, ServedSession, Wanted
 from segstore.server.request import LATER, SHORT, Received
 from segstore.storage.log.exchange import CopyLimits, NativeExchange
-
-from .fetch import FetchTarget, Named
 
 if TYPE_CHECKING:
     from segstore.files import Handle
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
     from segstore.storage.segment.log_view import LogView
     from segstore.storage.segment.segment import Segment
+    from segstore.storage.store.partition_log import PartitionLog
 
-    from .session_fetch import SessionFetch
+    from .fetch import FetchTarget, LearnedFetch, Named
 
 log = Logger("segstore")
 _ROOM = SHORT + 1024
@@ -94,7 +94,7 @@ class StandingFetch:
     """
 
     def __init__(
-        self, learned: SessionFetch, session: ServedSession, named: Named, target: FetchTarget
+        self, learned: LearnedFetch, session: ServedSession, named: Named, target: FetchTarget
     ) -> None:
         self._learned, self._session, self.named, self._target = learned, session, named, target
         self._channel = learned.request.channel
@@ -187,7 +187,7 @@ class StandingFetch:
             self._channel.close()
             return
         if not is_given:
-            self._learned.finish_anew(self._epoch, self._number)
+            self._learned.finish(Incremental(self._session, self._epoch), self._number, [])
 
     def _is_usual(self, moved: Spot) -> bool:
         """Return whether the session's last fetch is this one, of the standby still, and there is nothing to
@@ -196,7 +196,7 @@ class StandingFetch:
         target, terms = self._target, self._target.terms
         if self._session.epoch != self._epoch or target.throttle.bound is not None or self._socket < 0:
             return False
-        if terms.primary is None or not terms.primary.check_replica(terms.replica_id, terms.broker_epoch):
+        if not is_standby(terms):
             return False
         return moved.agrees() and not [s for s in self._spots if s is not moved and not s.is_told()]
 
@@ -226,3 +226,44 @@ class StandingFetch:
         else:
             self._channel.give(exchange.rest, [], sent)
         return True
+
+
+def is_standby(terms: Terms) -> bool:
+    """Return whether a replica that fetches is the standby still; else the handler answers with the error."""
+    primary = terms.primary
+    try:
+        return primary is not None and primary.check_replica(terms.replica_id, terms.broker_epoch)
+    except SegstoreError:
+        return False
+
+
+def noted(learned: LearnedFetch, named: Named | None) -> bool:
+    """Note how far the standby has all partitions, before the look, so that the answer tells of the high
+    watermark that follows. False if the handler must compare the standby's log with this one.
+    """
+    primary = learned.target.terms.primary
+    assert primary is not None
+    for wanted in learned.wanted.values():
+        held = learned.logs.get(wanted)
+        learned.is_like = held is not None and not held.is_gone  # else the handler learns anew
+        asked = named.asked if named is not None and named.wanted is wanted else wanted
+        if held is None or not learned.is_like or not _agrees(held, asked):
+            return False
+        try:
+            primary.fetched((held.topic, held.partition), held.partition_for_write(), asked.offset)
+        except SegstoreError:
+            return False
+    return True
+
+
+def _agrees(held: PartitionLog, asked: Wanted) -> bool:
+    """Return whether a standby knows this log's leader epoch, and its own log is the beginning of this one by
+    its leader epochs (KIP-595); the end of its log is not compared.
+    """
+    epoch = held.leader_epoch
+    if asked.current_epoch >= 0 and asked.current_epoch != epoch:
+        return False
+    if asked.fetched_epoch in (-1, epoch) or epoch < 0:
+        return True
+    known, end = held.epoch_end(asked.fetched_epoch)
+    return bool(known == asked.fetched_epoch and end >= asked.offset)

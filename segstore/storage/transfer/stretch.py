@@ -46,13 +46,13 @@ class Stretch:
 
     __slots__ = (
         "_handle",
-        "_size",
         "aborted",
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
         "next_offset",
         "position",
+        "size",
     )
 
     def __init__(
@@ -67,13 +67,13 @@ class Stretch:
         """An empty stretch has no `place`, and goes on from `offset`."""
         self._handle = None if place is None else place.handle
         self.position = 0 if place is None else place.position
-        self._size = 0 if place is None else place.stop - place.position
+        self.size = 0 if place is None else place.stop - place.position
         self.next_offset = offset if place is None else place.next_offset
         self.log_start_offset, self.high_watermark = log_start_offset, high_watermark
         self.last_stable_offset, self.aborted = last_stable_offset, aborted
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def fileno(self) -> int:
         """Return the descriptor of the file; -1 where the stretch is empty or was released."""
@@ -81,7 +81,7 @@ class Stretch:
 
     def read(self, files: Files) -> bytes:
         """Return the bytes. Raises OSError."""
-        return b"" if self._handle is None else files.pread(self._handle, self._size, self.position)
+        return b"" if self._handle is None else files.pread(self._handle, self.size, self.position)
 
     def release(self) -> None:
         """Let go of the file; a second call does nothing."""
