@@ -66,6 +66,7 @@ def mixed(store: segstore.Store) -> None:
 
 
 COMMITTED, OF_EPOCH = {"isolation_level": 1}, {"current_leader_epoch": 0}
+SHORT: Fields = {"partition_max_bytes": 400}
 walk: list[Fields | Change] = [{"offset": n, "correlation_id": n - 3} for n in (0, 1, 2, 3, 4, 5, 0)]
 CASES: dict[str, tuple[list[Fields | Change], int]] = {
     "one after the other": (walk, 6),
@@ -103,6 +104,9 @@ CASES: dict[str, tuple[list[Fields | Change], int]] = {
     "records that were deleted": ([{}, lambda s: s.partition("t").delete_records(2), {}, {"offset": 2}], 1),
     "records that came": ([{"offset": 5}, appended(b"new"), {"offset": 5}, {"offset": 6}], 2),
     "a quota": ([{}, {}, by_quota, {}], 1),
+    "a quota, of answers by C": ([*[SHORT] * 4, by_quota, SHORT], 3),
+    "an epoch begins, of answers by C": ([*[SHORT | OF_EPOCH] * 4, begin_epoch, SHORT | OF_EPOCH], 3),
+    "a topic that is gone, of answers by C": ([*[SHORT] * 4, lambda s: s.delete_topic("t"), SHORT], 3),
 }  # fmt: skip
 
 
