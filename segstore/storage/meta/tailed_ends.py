@@ -1,10 +1,10 @@
-"""`FollowedEnds`: what is published of some partitions, as one follower last saw it; and the wait for more.
+"""`FollowedEnds`: the published ends of some partitions, as one reader last saw them; and the wait for more.
 
-A wait ends when the ends of one of these partitions have changed, or when the store's writer nudges all who
-wait, since there is news of another kind: topics came or went, or a group has changed. What is published of
-other partitions wakes the thread within C only, without Python. A record that came is read within the wait.
+A wait ends when the ends of one of these partitions have changed, or when the store's writer nudges all
+waiting threads because topics were created or deleted, or a group has changed. Publications of other
+partitions wake the thread only within C, without Python. The wait in C also reads a new record.
 
-The mapping of `.segstore/ends` is only read. Threads: one, the follower's.
+The mapping of `.segstore/ends` is only read. Threads: one, the reader's.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
 
 LOOK = -1
-"""A wait ended, and not because of one of the partitions: there may be other news, a signal, or nothing."""
+"""The result of a wait that ended without a change of these partitions: by a nudge, a signal,
+or spuriously.
+"""
 LATE = -2
-"""A wait ended because its time was over."""
+"""The result of a wait that ended by its timeout."""
 _SPINS = 1000
 
 
 class FollowedEnds(Follower):
-    """`wait(nudges, seconds)` is C's (_native/follower.c): it returns the number of a partition whose ends
-    have changed since they were last seen here, and sees them; LOOK after a nudge or a signal, LATE after
-    `seconds`; 0 or less is a look. It raises OSError. Whoever calls it is marked by `calls_out`: a signal
-    handler that runs while it sleeps may call the store.
+    """The published ends of some partitions. `wait(nudges, seconds)` is C's (_native/follower.c): it returns
+    the number of a partition whose ends have changed since they were last seen, and sees them; LOOK after a
+    nudge or a signal, LATE after `seconds`; 0 or less is a look. It raises OSError. Its caller is marked by
+    `calls_out`: a signal handler that runs during the sleep may call the store.
 
-    `came` is what that wait has read, None where it has read nothing: ({key: [record]}, offset, leader epoch,
-    log start offset, bytes of the batch, and when it came, in monotonic seconds). The key is that of `keys`
-    with the partition's number, (topic, partition), and the record a `kind`: a NamedTuple with the fields of
-    the consumer's record. Where `kind` is None nothing is made.
+    `came` is the record that the wait has read, None without one: ({key: [record]}, offset, leader epoch, log
+    start offset, bytes of the batch, and its arrival in monotonic seconds). The key is that of `keys` with
+    the partition's number, (topic, partition). The record is a `kind`: a NamedTuple with the fields of the
+    consumer's record. If `kind` is None, no record is read.
 
-    If the store is shared, the ends of its shared logs are those of `shared`, which is only read, too.
+    If the store is shared, the ends of its shared logs come from `shared`, which is only read, too.
 
-    The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_followed` for
-    each, `last` is the `seg_last_record` of the last wait. `outdated`: another file has the
-    name of one that is mapped, or has grown, and a follower must begin anew.
+    The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_followed` for each,
+    `last` is the `seg_last_record` of the last wait. `outdated`: a mapped file was replaced, or has grown,
+    and a new `FollowedEnds` is needed.
     """
 
     def __init__(self, memory: Any, size: int, slots: list[int], shared: SharedMap | None = None) -> None:
-        """`memory` is the mapping, of `size` bytes. Raises LookupError where a slot can't be read now: it is
+        """`memory` is the mapping, of `size` bytes. Raises LookupError if a slot can't be read now: it is
         damaged, or a publication does not end.
         """
         self.memory, self._size, self.n = memory, size, len(slots)
@@ -61,11 +63,14 @@ class FollowedEnds(Follower):
         self._follower = ffi.new("seg_follower *", follower | {"last": self.last, "shared": self._shared})
         self.follower = address(self._follower)
         self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size, self._shared)
-        """Returns a number that changes with every nudge. Read it first, then look for news, then wait."""
+        """Returns a number that changes with every nudge. Read it first, then look at topics and groups, then
+        wait.
+        """
 
     def see(self, ends: Sequence[int]) -> bool:
-        """See what is published, but for the ends of the logs: these were last seen at the offsets `ends`.
-        Returns False where a slot can't be read now, as in `__init__`.
+        """Read the published ends, but note the offsets `ends` as the logs' ends: the reader has read up to
+        these offsets, so that any later record ends the next wait. Return False if a slot can't be read now,
+        as in `__init__`.
         """
         for number, end in enumerate(ends):
             place = self.content + number
