@@ -254,7 +254,7 @@ class ReplicaFetcher(BrokerThread):
 
         def take(records: memoryview) -> None:
             nonlocal is_taken
-            brought = Brought(*begun[:3], records)
+            brought = Brought._make((*begun.values[1:], records))
             is_taken = is_taken and self.run(again.followed, partial(again.take_piece, brought))
 
         self._arriving.take(coming, begun, take)

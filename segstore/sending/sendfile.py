@@ -70,7 +70,7 @@ class SendfileCalls:
         return int(lib.seg_exchange_fetch(sock, exchange, source.fd, segment, *ends)) > 0
 
     def exchange_give(
-        self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: bytes
+        self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: int
     ) -> bool:
         """Return whether `seg_exchange_give` (exchange.h) has answered."""
         return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0

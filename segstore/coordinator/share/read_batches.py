@@ -74,10 +74,8 @@ def read_batches(
     Raises OffsetOutOfRangeError, CorruptRecordError, StorageError, StoreClosedError.
     """
     with os_errors():
-        stretch = source.stretch_at_once(offset, max_bytes, committed) if min_one else None
-        if stretch is None:
-            level = "read_committed" if committed else "read_uncommitted"
-            stretch = source.stretch(offset, max_bytes, isolation_level=level, min_one=min_one)
+        level = "read_committed" if committed else "read_uncommitted"
+        stretch = source.stretch(offset, max_bytes, isolation_level=level, min_one=min_one)
         if not len(stretch):
             return None
         return _headers(context, source, stretch, offset, enough, committed, large)

@@ -13,6 +13,7 @@ import pytest
 from sent import NOW, RECORDS, batch, of_producer
 from serving import connections
 from stores import Clock, values
+from test_learned_standby_fetch import STANDBY, primary
 from waiting import until
 from wire_client import Sent, WireClient, request
 
@@ -20,7 +21,8 @@ import segstore
 from segstore.coordinator.quotas import quotas
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
-from segstore.server.handlers.repeated_produce import RepeatedProduce
+from segstore.server.learned.produce import LearnedProduce
+from segstore.storage.meta.fence import Fence
 from segstore.testing import Broker
 
 _Request = structs("ProduceRequest")
@@ -45,7 +47,7 @@ class Played:
         (correlation_id,) = struct.unpack_from(">i", data, 8)
         found = self._wire.receive(Sent("Produce", version, correlation_id))
         (connection,) = connections(self.server)
-        self.repeats += isinstance(connection.repeat, RepeatedProduce)
+        self.repeats += isinstance(connection.learned, LearnedProduce)
         for topic in found.responses:
             topic.topic_id = bytes(16)  # which differs from store to store
         return found
@@ -108,6 +110,11 @@ def whole(store: segstore.Store) -> None:
     store.alter_topic("t", {"compression.type": "gzip"})
 
 
+def fence(store: segstore.Store) -> None:
+    primary(store).register(STANDBY, sync=False)
+    primary(store).demote(Fence(7, 2, STANDBY, 0, "it was promoted"))
+
+
 FLUSHED, STAMPED = {"flush.messages": 1}, {"message.timestamp.type": "LogAppendTime"}
 QUOTA = {"producer_byte_rate": 1_000_000}
 SMALL = {"max.message.bytes": 50}
@@ -156,6 +163,7 @@ CASES: dict[str, tuple[list[Step], int]] = {
     "a producer with a quota": (
         [sent(), did(lambda s: quotas(s).alter("wire", QUOTA)), sent(), sent()], 3,
     ),
+    "a store that is fenced": ([sent(), sent(), did(fence), sent(), sent()], 4),
     "records that were deleted": ([sent(), did(lambda s: s.partition("t").delete_records(2)), sent()], 2),
     "a batch of 20 KB": ([sent(), sent(records=large), sent()], 3),
 }  # fmt: skip

@@ -1,26 +1,25 @@
 """`StandingFetch`: the fetches of a standby that has all there is, one after the other: each names the
-partition whose records came last, waits at the ends of all logs, and is answered with what is appended next
-to one of them. A call of C receives such a request, and one sends such an answer. Whatever is unusual is left
-to `RepeatedSessionFetch`.
+partition whose records came last, waits at the ends of all logs, and is answered with the next append to one
+of the logs. One call of C receives such a request, and one sends such an answer. `LearnedFetch` answers if
+several logs have moved, the log that has moved has a new segment, or more was appended than C copies.
 
-Threads: the loop's.
+On disk files are only read. Threads: the loop's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from segstore._native import ffi, lib
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
-from segstore.protocol.fetch_bytes import PartitionAnswer
-from segstore.server.fetching.sessions import ServedSession, Wanted
-from segstore.server.request import LATER, SHORT, Channel, Received
-from segstore.storage.log.exchange import Alike, NativeExchange
-
-from .session_target import Named, SessionTarget
+from segstore.protocol.template import INT32, NUMBER_AT, SIZE, MessageTemplate
+from segstore.server.fetching.reading import Terms
+from segstore.server.fetching.sessions import Incremental, ServedSession, Wanted
+from segstore.server.request import LATER, SHORT, Received
+from segstore.storage.log.exchange import CopyLimits, NativeExchange
 
 if TYPE_CHECKING:
     from segstore.files import Handle
@@ -28,21 +27,14 @@ if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
     from segstore.storage.segment.log_view import LogView
     from segstore.storage.segment.segment import Segment
+    from segstore.storage.store.partition_log import PartitionLog
+
+    from .fetch import FetchTarget, LearnedFetch, Named
 
 log = Logger("segstore")
 _ROOM = SHORT + 1024
-_NUMBER_AT, _HEAD = 8, 12
-"""Where a request with its size has its correlation id, and what comes behind."""
-
-
-class Place(NamedTuple):
-    """Where requests that name a partition have the session's epoch, and the fetch offset; `frame` is such a
-    request without its size.
-    """
-
-    frame: bytes
-    epoch_at: int
-    offset_at: int
+_NUMBER = slice(SIZE + NUMBER_AT, SIZE + NUMBER_AT + INT32.size)
+"""The place of the correlation id in a request with its size."""
 
 
 class Spot:
@@ -89,49 +81,30 @@ class Spot:
             self._segment, self._handle = segment, ref(handle)
         return handle
 
-    def exchange(self, version: int, session_id: int, most: int) -> NativeExchange:
-        """Return what the answers with records of this partition have in common."""
+    def exchange(self, answer: MessageTemplate, most: int) -> NativeExchange:
+        """Return what C fills the answers with records of this partition into."""
         if self._exchange is None:
-            topic, wanted = self.key[0], self.wanted
-            answer = PartitionAnswer(
-                version, topic, wanted.topic_id, wanted.partition, committed=False, session_id=session_id
-            )
-            before, behind, told_at, n_told, is_flexible = answer.parts
-            self._exchange = NativeExchange(
-                Alike(b"", before, told_at, n_told, is_flexible, behind, most=most, longest=SHORT)
-            )
+            self._exchange = NativeExchange(None, answer, CopyLimits(most, 0, SHORT, committed=False))
         return self._exchange
 
 
 class StandingFetch:
-    """Implements `segstore.server.fetching.purgatory.DelayedStandbyFetch`. `finish` answers a fetch the usual
-    way, from the epoch to which it took the session, and its correlation id.
+    """Implements `segstore.server.fetching.purgatory.DelayedStandbyFetch`. `learned` has the templates of
+    answers, and answers a fetch if this can't.
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        session: ServedSession,
-        named: Named,
-        place: Place,
-        spots: list[Spot],
-        target: SessionTarget,
-        finish: Callable[[int, bytes], None],
+        self, learned: LearnedFetch, session: ServedSession, named: Named, target: FetchTarget
     ) -> None:
-        self._channel, self._session, self._named, self._spots = channel, session, named, spots
-        self._target, self._finish = target, finish
-        self._asked = NativeExchange(
-            Alike(place.frame, b"", 0, 0, False, offset_at=place.offset_at, epoch_at=place.epoch_at)
-        )
+        self._learned, self._session, self.named, self._target = learned, session, named, target
+        self._channel = learned.request.channel
+        self._spots = [Spot(wanted, held.partition_for_write()) for wanted, held in learned.logs.items()]
+        self._asked = NativeExchange(named.template, None)
         self._room = ffi.new("uint8_t[]", _ROOM)
         self._ends = ffi.new("int64_t[3]")
-        self._epoch, self._number, self._socket, self._seen = -1, b"", -1, -1
+        self._epoch, self._number, self._socket, self._seen = -1, 0, -1, -1
         self.timer: Timer | None = None
         self.until = 0.0
-
-    def is_of(self, named: Named) -> bool:
-        """Return whether this knows the fetches that name a partition so."""
-        return named is self._named
 
     @property
     def is_open(self) -> bool:
@@ -151,17 +124,17 @@ class StandingFetch:
         offset: int = lib.seg_exchange_next(sock, c)
         if offset < 0 or not self._may_wait(offset):
             return c.received, None, 0
-        named = self._named
+        named = self.named
         named.asked.offset = offset
         named.wanted.update(named.asked)
-        self._number = ffi.buffer(c.room, _HEAD)[_NUMBER_AT:]
+        (self._number,) = INT32.unpack(ffi.buffer(c.room, _NUMBER.stop)[_NUMBER])
         self._epoch = self._target.sessions.advance(session)
         self._wait()
         return c.received, LATER, 0
 
     def _may_wait(self, offset: int) -> bool:
         """Note how far the standby has all partitions, and return whether it has all that there is."""
-        target, named = self._target, self._named.wanted
+        target, named = self._target, self.named.wanted
         primary = target.terms.primary
         if primary is None or target.throttle.bound is not None or not target.sessions.has(self._session):
             return False
@@ -178,7 +151,7 @@ class StandingFetch:
         except SegstoreError:
             return False
 
-    def begin(self, epoch: int, number: bytes, seen: int) -> bool:
+    def begin(self, epoch: int, number: int, seen: int) -> bool:
         """Wait with a request that came another way, and took the session to this epoch; return False where
         it has not all that there is. `seen` are the publications before it was read.
         """
@@ -214,7 +187,7 @@ class StandingFetch:
             self._channel.close()
             return
         if not is_given:
-            self._finish(self._epoch, self._number)
+            self._learned.finish(Incremental(self._session, self._epoch), self._number, [])
 
     def _is_usual(self, moved: Spot) -> bool:
         """Return whether the session's last fetch is this one, of the standby still, and there is nothing to
@@ -223,7 +196,7 @@ class StandingFetch:
         target, terms = self._target, self._target.terms
         if self._session.epoch != self._epoch or target.throttle.bound is not None or self._socket < 0:
             return False
-        if terms.primary is None or not terms.primary.check_replica(terms.replica_id, terms.broker_epoch):
+        if not is_standby(terms):
             return False
         return moved.agrees() and not [s for s in self._spots if s is not moved and not s.is_told()]
 
@@ -236,7 +209,8 @@ class StandingFetch:
         handle, session, terms = spot.handle(segment), self._session, self._target.terms
         if handle is None:
             return False
-        exchange = spot.exchange(terms.version, session.id, min(wanted.max_bytes, terms.max_bytes))
+        most = min(wanted.max_bytes, terms.max_bytes)
+        exchange = spot.exchange(self._learned.template_of(wanted), most)
         exchange.begin(self._room)
         ends = self._ends
         ends[0], ends[1], ends[2] = shown.end_offset, shown.stable_offset, shown.start_offset
@@ -252,3 +226,44 @@ class StandingFetch:
         else:
             self._channel.give(exchange.rest, [], sent)
         return True
+
+
+def is_standby(terms: Terms) -> bool:
+    """Return whether a replica that fetches is the standby still; else the handler answers with the error."""
+    primary = terms.primary
+    try:
+        return primary is not None and primary.check_replica(terms.replica_id, terms.broker_epoch)
+    except SegstoreError:
+        return False
+
+
+def noted(learned: LearnedFetch, named: Named | None) -> bool:
+    """Note how far the standby has all partitions, before the look, so that the answer tells of the high
+    watermark that follows. False if the handler must compare the standby's log with this one.
+    """
+    primary = learned.target.terms.primary
+    assert primary is not None
+    for wanted in learned.wanted.values():
+        held = learned.logs.get(wanted)
+        learned.is_like = held is not None and not held.is_gone  # else the handler learns anew
+        asked = named.asked if named is not None and named.wanted is wanted else wanted
+        if held is None or not learned.is_like or not _agrees(held, asked):
+            return False
+        try:
+            primary.fetched((held.topic, held.partition), held.partition_for_write(), asked.offset)
+        except SegstoreError:
+            return False
+    return True
+
+
+def _agrees(held: PartitionLog, asked: Wanted) -> bool:
+    """Return whether a standby knows this log's leader epoch, and its own log is the beginning of this one by
+    its leader epochs (KIP-595); the end of its log is not compared.
+    """
+    epoch = held.leader_epoch
+    if asked.current_epoch >= 0 and asked.current_epoch != epoch:
+        return False
+    if asked.fetched_epoch in (-1, epoch) or epoch < 0:
+        return True
+    known, end = held.epoch_end(asked.fetched_epoch)
+    return bool(known == asked.fetched_epoch and end >= asked.offset)

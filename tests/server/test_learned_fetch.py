@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from fetch_frames import asked, fill, made, parked, received
 from serving import told_by, within
+from test_learned_standby_fetch import primary
 from waiting import until
 from wire_client import WireClient
 
 import segstore
 from segstore.coordinator.quotas import quotas
-from segstore.server.handlers.repeated_fetch import RepeatedFetch
+from segstore.server.learned.fetch import LearnedFetch
 
 Change = Callable[[segstore.Store], object]
 Fields = dict[str, Any]
@@ -25,7 +26,7 @@ Fields = dict[str, Any]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    return told_by(RepeatedFetch, monkeypatch)
+    return told_by(LearnedFetch, monkeypatch)
 
 
 @pytest.fixture
@@ -47,6 +48,10 @@ def by_quota(store: segstore.Store) -> None:
     quotas(store).alter("wire", {"consumer_byte_rate": 1_000_000_000})
 
 
+def begin_epoch(store: segstore.Store) -> None:
+    primary(store).begin_epochs(3)
+
+
 def mixed(store: segstore.Store) -> None:
     """A topic of two plain batches, and then an aborted one."""
     store.create_topic("m")
@@ -60,7 +65,8 @@ def mixed(store: segstore.Store) -> None:
         producer.abort_transaction()
 
 
-COMMITTED = {"isolation_level": 1}
+COMMITTED, OF_EPOCH = {"isolation_level": 1}, {"current_leader_epoch": 0}
+SHORT: Fields = {"partition_max_bytes": 400}
 walk: list[Fields | Change] = [{"offset": n, "correlation_id": n - 3} for n in (0, 1, 2, 3, 4, 5, 0)]
 CASES: dict[str, tuple[list[Fields | Change], int]] = {
     "one after the other": (walk, 6),
@@ -78,6 +84,7 @@ CASES: dict[str, tuple[list[Fields | Change], int]] = {
     "polls in vain": ([{"offset": 5, "max_wait_ms": 1}] * 3, 2),
     "no bytes wanted": ([{"offset": 5, "min_bytes": 0, "max_wait_ms": 60_000}] * 2, 1),
     "the leader's epoch": ([{"current_leader_epoch": 0}] * 2, 1),
+    "an epoch begins": ([*[OF_EPOCH] * 2, begin_epoch, *[OF_EPOCH] * 2], 1),
     "an epoch that is to come": ([{"current_leader_epoch": 9}] * 2, 0),
     "the epoch of the last batch": ([{"last_fetched_epoch": 0, "offset": 1}] * 2, 0),
     "two partitions": ([{"numbers": [0, 1]}] * 2, 0),
@@ -97,6 +104,9 @@ CASES: dict[str, tuple[list[Fields | Change], int]] = {
     "records that were deleted": ([{}, lambda s: s.partition("t").delete_records(2), {}, {"offset": 2}], 1),
     "records that came": ([{"offset": 5}, appended(b"new"), {"offset": 5}, {"offset": 6}], 2),
     "a quota": ([{}, {}, by_quota, {}], 1),
+    "a quota, of answers by C": ([*[SHORT] * 4, by_quota, SHORT], 3),
+    "an epoch begins, of answers by C": ([*[SHORT | OF_EPOCH] * 4, begin_epoch, SHORT | OF_EPOCH], 3),
+    "a topic that is gone, of answers by C": ([*[SHORT] * 4, lambda s: s.delete_topic("t"), SHORT], 3),
 }  # fmt: skip
 
 
@@ -165,7 +175,7 @@ def test_what_waits_is_answered_when_something_comes(
             each.socket.sendall(poll)
         until(lambda: parked(server) == 2)
         assert told == [True]
-        CHANGES[name](filled)
+        within(server, lambda: CHANGES[name](filled))  # the server sees all of a change at once
         assert received(wire) == received(other)
     assert parked(server) == 0
 

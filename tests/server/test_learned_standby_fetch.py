@@ -18,8 +18,8 @@ import segstore
 from segstore.protocol.codec import structs
 from segstore.server.fetching.purgatory import Purgatory
 from segstore.server.handlers.fetch import Fetches
-from segstore.server.handlers.repeated_session_fetch import RepeatedSessionFetch
-from segstore.server.handlers.standing_fetch import Spot, StandingFetch
+from segstore.server.learned.fetch import LearnedFetch
+from segstore.server.learned.standing_fetch import Spot, StandingFetch
 from segstore.storage.meta.fence import Fence
 
 _State = structs("FetchRequest").ReplicaState
@@ -29,7 +29,7 @@ WAITS: Fields = {"max_wait_ms": 600_000}
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    return told_by(RepeatedSessionFetch, monkeypatch)
+    return told_by(LearnedFetch, monkeypatch)
 
 
 @pytest.fixture

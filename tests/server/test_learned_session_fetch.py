@@ -19,14 +19,14 @@ from wire_client import WireClient
 import segstore
 from segstore.coordinator.quotas import quotas
 from segstore.server.handlers.fetch import Fetches
-from segstore.server.handlers.repeated_session_fetch import FEW, RepeatedSessionFetch
+from segstore.server.learned.fetch import FEW, LearnedFetch
 
 COMMITTED = {"isolation_level": 1}
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    return told_by(RepeatedSessionFetch, monkeypatch)
+    return told_by(LearnedFetch, monkeypatch)
 
 
 @pytest.fixture
