@@ -1,7 +1,7 @@
-"""What the system knows of a file or directory: kind, size, rights, names, times.
+"""Attributes of a file or directory: kind, size, permissions, names, times.
 
-On disk only times of change are written (`set_modified`, `has_passed`). Calls on a symbolic link concern the
-link; it is not followed. Errors carry the path. Threads: any.
+On disk only modification times are written (`set_modified`, `has_passed`). Calls on a symbolic link concern
+the link itself. Errors carry the path. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ _MISSING = frozenset({-errno.ENOENT, -errno.ENOTDIR})
 
 
 def status(handle: Handle) -> Any:
-    """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2).
-
-    `os.fstat` of CPython 3.10 raises SystemError where two signals arrive in it whose handlers raise.
-    """
+    """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2)."""
+    # Not os.fstat: in CPython 3.10 it raises SystemError if two signals arrive in it whose handlers raise.
     found = ffi.new("seg_status *")
     code = lib.seg_fstat(handle.fd, found)
     if code < 0:
@@ -31,10 +29,10 @@ def status(handle: Handle) -> Any:
 
 
 def status_of(path: Path, *, follow: bool = False) -> Any:
-    """Return the result of lstat(2), or of stat(2) with `follow`, for a name. Raises OSError as those.
-
-    C does it for the same reason as in `status`.
+    """Return the result of lstat(2), or of stat(2) with `follow`, for a path. Raises OSError as lstat(2) and
+    stat(2).
     """
+    # In C, not by os.stat: see `status`.
     found = ffi.new("seg_status *")
     code = lib.seg_stat(os.fspath(path).encode(*CODING), follow, found)
     if code < 0:
@@ -43,23 +41,24 @@ def status_of(path: Path, *, follow: bool = False) -> Any:
 
 
 class Space(NamedTuple):
-    """The space of a file system in bytes: all of it, and what this user may still write."""
+    """The space of a file system in bytes: its size, and the bytes that this user may still write."""
 
     total: int
     usable: int
 
 
 class Stats:
-    """Attributes of files: sizes in bytes, times in ns since the epoch. Methods that an open calls for many
-    files call C themselves: `status_of` would be one call more each time.
+    """Attributes of files: sizes in bytes, times in ns since the epoch.
+
+    Methods that an open calls for many files call C directly: `status_of` would cost one more Python call
+    each.
     """
 
     def real_path(self, path: Path) -> str:
-        """Return the absolute path without symbolic links, as realpath(3); for a name that does not exist,
-        that of its directory with the name. Raises OSError (ELOOP, EACCES, ENOTDIR).
-
-        C does it for the same reason as in `status`: `os.path.realpath` calls `os.lstat`.
+        """Return the absolute path without symbolic links, as realpath(3). For a missing name, return the
+        real path of its directory with the name. Raises OSError (ELOOP, EACCES, ENOTDIR).
         """
+        # Not os.path.realpath: it calls os.lstat, which has the fault that `status` names.
         out = ffi.new("char[]", _PATH_MAX)
         there, missing = os.fsdecode(path), ""
         if not there.startswith("/"):
@@ -73,7 +72,7 @@ class Stats:
         return os.path.normpath(os.path.join(found, missing)) if missing else found
 
     def exists(self, path: Path) -> bool:
-        """Return whether anything has this name. Raises OSError where that is not known (EACCES)."""
+        """Return whether anything has this name. Raises OSError if that is unknown (EACCES)."""
         code = lib.seg_stat(os.fspath(path).encode(*CODING), False, ffi.new("seg_status *"))
         if code < 0 and code not in _MISSING:
             raise failed(code, path)
@@ -92,12 +91,12 @@ class Stats:
         return stat.S_ISDIR(status_of(path, follow=True).mode)
 
     def is_file(self, path: Path) -> bool:
-        """Return whether this is a regular file, and no link to one. Raises OSError as lstat(2)."""
+        """Return whether this is a regular file, not a link to one. Raises OSError as lstat(2)."""
         return stat.S_ISREG(status_of(path).mode)
 
     def check_directory(self, path: Path) -> bool:
-        """Return whether there is a directory here. Raises OSError: ELOOP for a symbolic link (what it leads
-        to belongs to somebody else), ENOTDIR.
+        """Return whether there is a directory here. Raises OSError: ELOOP for a symbolic link (its target
+        belongs to somebody else), ENOTDIR for any other file.
         """
         found = ffi.new("seg_status *")
         code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
@@ -136,8 +135,8 @@ class Stats:
         return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def file_system(self, path: Path) -> int:
-        """Return the kind of file system that a file or directory lies in, as the magic number of statfs(2).
-        Raises OSError; ENOSYS on other systems than Linux.
+        """Return the type of the file system that a file or directory lies in, as the magic number of
+        statfs(2). Raises OSError; ENOSYS on systems other than Linux.
         """
         code = lib.seg_file_system(os.fspath(path).encode(*CODING))
         if code < 0:
@@ -145,22 +144,20 @@ class Stats:
         return int(code)
 
     def inode(self, file: Path | Handle) -> int:
-        """Return the inode number, which identifies a file as long as it exists. Raises OSError as
-        stat(2).
-        """
+        """Return the inode number, which identifies a file while it exists. Raises OSError as stat(2)."""
         return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
 
     def identity(self, file: Path | Handle) -> tuple[int, ...]:
-        """Return what distinguishes a file that nobody writes any more from another one that has got its
-        name: inode, size, time of change. Raises OSError as stat(2).
+        """Return (inode, size, modification time), by which a finished file differs from a later file of its
+        name. Raises OSError as stat(2).
         """
         found = status(file) if isinstance(file, Handle) else status_of(file)
         return found.inode, found.size, found.modified
 
     def which(self, path: Path, *, or_change: bool = True) -> tuple[int, int, int]:
-        """Return three numbers that no copy of a file has: its device, its inode, and the time of its birth.
-        If the system tells no birth, the third is the time of its last change, or 0 without `or_change`.
-        Raises OSError as lstat(2).
+        """Return (device, inode, time of birth) of a file, which differ in every copy. If the birth is
+        unknown, the third is the time of the last change, or 0 without `or_change`. Raises OSError as
+        lstat(2).
         """
         found = ffi.new("int64_t[3]")
         code = lib.seg_which(os.fspath(path).encode(*CODING), or_change, found)
@@ -169,7 +166,9 @@ class Stats:
         return found[0], found[1], found[2]
 
     def links(self, path: Path) -> int:
-        """Return how many names a file has (hard links): a write shows under all of them. Raises OSError."""
+        """Return the number of names (hard links) of a file: a write shows under all of them. Raises
+        OSError.
+        """
         found = ffi.new("seg_status *")
         code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
         if code < 0:
@@ -177,8 +176,8 @@ class Stats:
         return int(found.links)
 
     def allocation(self, path: Path) -> tuple[int, int, int]:
-        """Return the size of a file, the size of its blocks, and how many names it has. Anything but a
-        regular file has no blocks here. Raises OSError as lstat(2).
+        """Return the size of a file, the bytes of its blocks, and its number of names. A file that is not
+        regular counts as having no blocks. Raises OSError as lstat(2).
         """
         found = ffi.new("seg_status *")
         code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
@@ -187,13 +186,13 @@ class Stats:
         return found.size, found.allocated if stat.S_ISREG(found.mode) else 0, found.links
 
     def changed(self, handle: Handle) -> int:
-        """Return when a file's bytes or names were last changed (its ctime, which nobody can set), in ns.
+        """Return the ctime of a file in ns: the last change of its bytes or names, which nobody can set.
         Raises OSError.
         """
         return int(status(handle).changed)
 
     def modified(self, path: Path) -> int:
-        """Return when a file or directory was last changed, ns since the epoch; 0 where it is missing. Raises
+        """Return the modification time of a file or directory, ns since the epoch; 0 if it is missing. Raises
         OSError.
         """
         try:
@@ -202,8 +201,8 @@ class Stats:
             return 0
 
     def set_modified(self, file: Path | Handle, ns: int) -> None:
-        """Set the time of the last change of a file by path (no link is followed) or handle, ns since the
-        epoch. Raises OSError as utimensat(2).
+        """Set the modification time of a file by path (no link is followed) or handle, ns since the epoch.
+        Raises OSError as utimensat(2).
         """
         if isinstance(file, Handle):
             os.utime(file.fd, ns=(ns, ns))
@@ -211,7 +210,7 @@ class Stats:
             os.utime(file, ns=(ns, ns), follow_symlinks=False)
 
     def has_passed(self, handle: Handle, ns: int) -> bool:
-        """Touch a file; returns whether a change from now on gets a ctime above `ns`. Raises OSError as
+        """Touch a file; return whether a change from now on gets a ctime above `ns`. Raises OSError as
         utimensat(2).
         """
         os.utime(handle.fd)
