@@ -565,8 +565,8 @@ class NoOffsetForPartitionError(SegstoreError):
 
 class RecordDeserializationError(SerializationError):
     """A deserializer failed for the bytes of a record. The error has `topic`, `partition`, `offset` and
-    `origin` ("key" or "value"). A consumer skips the record with `seek(partition, offset + 1)`, a table with
-    another `on_bad`.
+    `origin` ("key" or "value"). A consumer skips the record with `seek(partition, offset + 1)`; a table skips
+    it with another `on_bad`.
     """
 
     def __init__(

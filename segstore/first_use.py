@@ -41,6 +41,7 @@ def import_apart(name: str) -> ModuleType:
     there = sys.modules.get(name)
     if there is not None and not getattr(there.__spec__, "_initializing", False):
         return there
+    # Another thread may need the module that is being imported here, while this one waits for that thread.
     if _is_importing(sys._getframe(1)):
         return import_module(name)
     under_way = Lock()
@@ -68,9 +69,7 @@ def _undisturbed(name: str) -> ModuleType:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether this thread is importing a module, and so holds its lock. Another thread that needs that
-    module would wait for this thread, which waits for the other.
-    """
+    """Return whether this thread is importing a module, and so holds its lock."""
     while frame is not None and frame.f_code is not _IMPORT:
         frame = frame.f_back
     return frame is not None

@@ -262,8 +262,8 @@ def let_go_of_left() -> None:
 
 
 def _let_go_of_dead() -> None:
-    """Release the locks that this thread has, but none of its `with` blocks: interrupts left them taken. A
-    call may be under way.
+    """Release the locks that interrupts left taken, also during a call: this thread has them, but none of its
+    `with` blocks.
     """
     # An ended frame's id may belong to a later frame of the same function: the lock is then kept. A lock that
     # the interrupted call is just taking has no frame's id yet, and is kept too.

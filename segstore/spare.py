@@ -107,7 +107,7 @@ def unset(size: int) -> tuple[int, bytes] | None:
 
 
 def keep(room: int, data: bytes) -> None:
-    """Keep bytes of `unset`, or similar new ones, for a later read."""
+    """Keep bytes of `unset`, or new bytes like them, for a later read."""
     _bytes.keep(room, data)
 
 

@@ -26,6 +26,6 @@ def plain_number(text: str, units: Mapping[str, int]) -> int | None:
     match = _WITH_UNIT.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
         return None
-    from fractions import Fraction  # settings without units need it not
+    from fractions import Fraction  # imported only for numbers with units
 
     return round(Fraction(match[1]) * units[match[2].lower()])

@@ -43,8 +43,8 @@ class Whole(Opening, FileContent, Directories, Stats):
         self.sync_dir(os.path.dirname(os.path.abspath(path)))
 
     def open_anew(self, path: Path) -> Handle:
-        """Open a new, empty file to read and write. An older file loses this name, and keeps its bytes and
-        any other name. Raises OSError.
+        """Open a new, empty file to read and write. An older file of this name loses the name, and keeps its
+        bytes and any other name. Raises OSError.
         """
         if self.exists(path):
             try:

@@ -68,7 +68,9 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Return whether the umask removed a part of the wanted mode. Other differences are somebody's choice."""
+    """Return whether the umask removed a part of the wanted mode; a file made by others may differ
+    otherwise.
+    """
     bits = mode & 0o777
     return bits != wanted and bits | wanted == wanted
 

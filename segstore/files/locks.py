@@ -85,7 +85,7 @@ class Locking(Opening, FileContent, Stats):
         text.
 
         Raises BlockingIOError if any process, also a live Kafka broker, holds a lock on it; EMLINK if the
-        file has another name, since its content may then be anything; other OSErrors as `open`.
+        file has another name, under which other programs may use it; other OSErrors as `open`.
         """
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)

@@ -21,7 +21,7 @@ from segstore.idle_files import with_descriptors
 
 T = TypeVar("T")
 
-_LONGEST = 107  # bytes of a path, without the zero behind it
+_LONGEST = 107  # bytes of a path, without the terminating zero
 _WAITING = 128  # connections that nobody has accepted yet
 
 

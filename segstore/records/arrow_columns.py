@@ -115,7 +115,7 @@ def _column(chunks: _Chunks, name: str) -> Column:
 
 
 def over(array: pa.Array) -> Column:
-    """Return a Column over the buffers of one array of byte strings that is no view array."""
+    """Return a Column over the buffers of one array of byte strings, which must not be a view array."""
     buffers, at, n = array.buffers(), array.offset, len(array)
     validity = buffers[0] if array.null_count else None
     if pa.types.is_fixed_size_binary(array.type):
@@ -302,5 +302,5 @@ def _names_and_values(pairs: list[pa.Array], name: str) -> tuple[Column, Column]
 
 
 def _key_and_value(pair: pa.StructType) -> tuple[int, int]:
-    """Return the field indexes of key and value. A map's fields may have any names."""
+    """Return the field indexes of key and value; a map's fields may have any names."""
     return (1, 0) if [field.name for field in pair] == ["value", "key"] else (0, 1)

@@ -166,14 +166,14 @@ def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
     frame = memoryview(cramjam.lz4.compress(plain, level=level))
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")
-    behind = at + 4 + (size & ~_LZ4_STORED)
-    end = behind + 4 * (frame[4] >> 4 & 1)  # a checksum of the block
+    block_end = at + 4 + (size & ~_LZ4_STORED)
+    end = block_end + 4 * (frame[4] >> 4 & 1)  # a checksum of the block
     if size & _LZ4_STORED:
         return plain
     if int.from_bytes(frame[end : end + 4], "little"):
         # Before 2.12, cramjam cuts frames into blocks of 8 KiB that depend on each other.
         return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
-    return frame[at + 4 : behind]
+    return frame[at + 4 : block_end]
 
 
 def _zstd(data: memoryview, level: int | None) -> Buffer:

@@ -102,7 +102,7 @@ Bytes = Any
 _FEW = 24
 _MANY = spare.LEAST // (8 * ROWS)
 _SMALL = (1 << 20) + HEADER_SIZE
-"""Most bytes of a scan whose headers fit into existing memory; an ordinary read is smaller."""
+"""Most bytes of a scan whose headers fit into existing memory; reads of the default size do."""
 
 
 class _Scratch:

@@ -64,7 +64,7 @@ class Run:
     ) -> None:
         self.first, self.columns, self.batch_bytes = 0, columns, min(batch_bytes, MAX_PLAIN)
         self.template = c_template(template, codec)
-        self.left = ffi.new("int64_t[2]")
+        self.made = ffi.new("int64_t[2]")  # batches and records of the last call
         self.cuts = np.array(cuts, np.int64)
         self.timestamps, self.offsets = _int64s(columns.timestamps), _int64s(columns.offsets)
 
@@ -83,7 +83,7 @@ class Run:
         return Encoded(buffer, size, batches)
 
     def _fill(self, buffer: NDArray[np.uint8], capacity: int, most: int) -> tuple[int, NDArray[np.void]]:
-        columns, left = self.columns, self.left
+        columns, made = self.columns, self.made
         likely = capacity // max(HEADER_SIZE, min(self.batch_bytes, 4096)) + 16 + len(self.cuts)
         room = min(columns.n - self.first, most, likely)
         batches = np.empty(room, batch_type())
@@ -104,13 +104,13 @@ class Run:
             capacity,
             batch_ptr(batches),
             room,
-            left,
-            left + 1,
+            made,
+            made + 1,
         )
-        return size, batches[: left[0]] if size >= 0 else batches[:0]
+        return size, batches[: made[0]] if size >= 0 else batches[:0]
 
     def _advance(self, batches: NDArray[np.void]) -> None:
-        taken, t = self.left[1], self.template
+        taken, t = self.made[1], self.template
         self.first += taken
         if self.columns.offsets is None:
             t.base_offset += taken
@@ -197,8 +197,8 @@ class _Arguments:
     def __init__(self) -> None:
         self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
         self.key.n = self.value.n = 1
-        self.left = ffi.new("int64_t[2]")
-        self.taken = self.left + 1
+        self.made = ffi.new("int64_t[2]")  # batches and records
+        self.records = self.made + 1
         self.filled = ffi.new("seg_template *")
         self.of: Template | None = None
         self.codec = 0
@@ -251,7 +251,7 @@ def single(
     done = lib.seg_encode(
         a.key, a.value, more.c if more else ffi.NULL, ffi.NULL, timestamp, ffi.NULL, 0, 1, size,
         a.filled if template is a.of and codec == a.codec else a.fill(template, codec),
-        encoded.ptr, size, encoded.headers, 1, a.left, a.taken,
+        encoded.ptr, size, encoded.headers, 1, a.made, a.records,
     )  # fmt: skip
     _unused.append(a)
     if not 0 <= done <= MAX_PLAIN:

@@ -57,7 +57,9 @@ class SendfileCalls:
     def find_stretch(
         self, source: SentFile, out: Any, segment: Any, start: int, offset: int, max_bytes: int
     ) -> bool:
-        """Return whether `seg_find_stretch` (segment.h) found a stretch in a `seg_segment *`."""
+        """Return whether `seg_find_stretch` (segment.h) found batches for a read in a `seg_segment *`; `out`
+        gets them.
+        """
         return bool(lib.seg_find_stretch(source.fd, segment, start, offset, max_bytes, out))
 
     def attributes(self, source: SentFile, position: int, end: int) -> int:

@@ -56,7 +56,7 @@ class AdoptedIds:
         for adoption in found.values():
             self._known.keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
-        self._tell(damaged, damaged_copy, len(lost))
+        self._note_damage(damaged, damaged_copy, len(lost))
         # A file with hard links is not written in place: the other names would show the change.
         shared = self._there and self._files.links(self.path) > 1
         if damaged or lost or shared:
@@ -77,7 +77,7 @@ class AdoptedIds:
         whole = tuple(parse_adoption(line) for line in lines if not _is_damaged(line))
         return _SoundLines(whole, len(data)), len(lines) - len(whole)
 
-    def _tell(self, damaged: int, damaged_copy: int, lost: int) -> None:
+    def _note_damage(self, damaged: int, damaged_copy: int, lost: int) -> None:
         if damaged and damaged_copy:
             done = "dropped: what is sealed again under their ids is adopted again"
         else:
@@ -113,9 +113,8 @@ class AdoptedIds:
         self._size, self._lines = self._size + len(line), self._lines + 1
 
     def _record_copy(self, line: bytes, at: int) -> None:
-        """Add a line to the second copy. If the disk refuses, the next write repairs the copy: the id is
-        durable already.
-        """
+        """Add a line to the second copy; if the disk refuses, the next write repairs the copy."""
+        # Errors are logged only: the id is durable already.
         if not self._copied:
             self._rewrite_copy()
             return
@@ -157,9 +156,7 @@ class AdoptedIds:
             self._files.unlink(self._copy)
 
     def _rewrite_copy(self) -> None:
-        """Make the second copy equal to the file. If the disk refuses, also to read the file, the next write
-        repeats it.
-        """
+        """Make the second copy equal to the file; if the disk refuses, the next write tries again."""
         try:
             data = self._files.read_file(self.path, _MOST_BYTES) if self._files.exists(self.path) else b""
             self._files.write_atomic(self._copy, data, sync=False)
@@ -250,8 +247,8 @@ def damaged_lines(files: Files, path: str) -> int:
 
 def missing_ids(files: Files, path: str, copy: str) -> int:
     """Return the number of ids that only the second copy has. Raises OSError."""
-    there, kept = ({each.id for each in _lines(files, one)} for one in (path, copy))
-    return len(kept - there)
+    in_file, in_copy = ({each.id for each in _lines(files, one)} for one in (path, copy))
+    return len(in_copy - in_file)
 
 
 def _lines(files: Files, path: str) -> list[Adoption]:

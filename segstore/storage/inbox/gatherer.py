@@ -51,7 +51,9 @@ class Gatherer:
 
     @contextlib.contextmanager
     def _on_processor(self) -> Iterator[None]:
-        """Let at most as many threads work as there are processors: more would pass the GIL to and fro."""
+        """Let at most as many threads work as there are processors: more threads would only pass the GIL
+        around.
+        """
         self._processors.get()
         try:
             yield
@@ -86,7 +88,7 @@ class Gatherer:
         )
 
     def _join(self, parts: Sequence[StagedFile], target: Handle, *, begin_sync: bool) -> None:
-        """Copy the files one after the other. With `begin_sync` the disk writes copied bytes during the
+        """Copy the files one after the other; with `begin_sync` the disk begins to write during the
         copying.
         """
         at = begun = 0

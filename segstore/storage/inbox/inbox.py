@@ -109,15 +109,15 @@ class Adopts(Protocol):
 
 
 class Inbox:
-    """The inbox of one directory. `there` are the names in its root and in `.segstore`, as paths below the
-    root; `wake_sealers` wakes the threads that wait in `seal`, in any process.
+    """The inbox of one directory. `root_names` are the names in its root and in `.segstore`, as paths below
+    the root; `wake_sealers` wakes the threads that wait in `seal`, in any process.
     """
 
     def __init__(
         self,
         context: StoreContext,
         config: StoreConfig,
-        there: Collection[str],
+        root_names: Collection[str],
         topics: Callable[[], Mapping[str, TopicInfo]],
         partition: Callable[[str, int], Partition],
         wake_sealers: Callable[[], None],
@@ -128,8 +128,8 @@ class Inbox:
         self.folder.prepare()
         # Failures that repeat are reported once. The key is a stem if a manifest can't be adopted now,
         # (stem,) if a manifest is refused, or "left-overs" or "looking".
-        self._told = ReportedFailures()
-        self._make_way(there)
+        self._reported = ReportedFailures()
+        self._make_way(root_names)
         self._ids = AdoptedIds(
             context.files,
             self.folder.adopted,
@@ -158,13 +158,13 @@ class Inbox:
 
     # --- opening ----------------------------------------------------------------------------
 
-    def _make_way(self, there: Collection[str]) -> None:
+    def _make_way(self, root_names: Collection[str]) -> None:
         """Move directories and other special files in the place of the adopted ids to the quarantine; the
         other copy has the ids.
         """
         for name in (names.ADOPTED, names.ADOPTED_COPY):
             place = f"{names.OURS}/{name}"
-            if place in there or place + names.TEMPORARY in there:
+            if place in root_names or place + names.TEMPORARY in root_names:
                 path = f"{self.folder.ours}/{name}"
                 aside = self._context.make_way(path)
                 if aside:
@@ -217,7 +217,7 @@ class Inbox:
                 f"the adoption of {manifest.id!r} was begun, and {path}, which says what was appended, is "
                 "damaged: look for its records before they are sealed again"
             )
-            self._refuse(stem, manifest, StagedFilesError(reason), told=True)
+            self._refuse(stem, manifest, StagedFilesError(reason), is_listed=True)
 
     @property
     def ids(self) -> list[Adoption]:
@@ -278,9 +278,9 @@ class Inbox:
                 watch.wait(self._config.inbox_check_interval_ms / 1000)
                 if not watch.stopped:
                     self._look()
-                    self._told.over("looking")
+                    self._reported.over("looking")
             except Exception as error:
-                if self._told.is_new("looking", error):
+                if self._reported.is_new("looking", error):
                     log.exception("the inbox of %s can't be looked at now", self._context.root)
         watch.close()
         self._ended.open()
@@ -291,9 +291,9 @@ class Inbox:
         try:
             # Not by the store's clock: file times come from the system's.
             sweep(self.folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
-            self._told.over("left-overs")
+            self._reported.over("left-overs")
         except OSError as error:
-            if self._told.is_new("left-overs", error):
+            if self._reported.is_new("left-overs", error):
                 log.warning("what dead stagers left in %s can't be removed: %s", self.folder.path, error)
 
     def adopt_all(self) -> None:
@@ -309,10 +309,10 @@ class Inbox:
                     return
                 try:
                     self._adopt(stem, stuck)
-                    if self._told.over(stem):
+                    if self._reported.over(stem):
                         log.info("%s is adopted, or refused, now", stem)
                 except (SegstoreError, OSError) as error:
-                    if self._told.is_new(stem, error):  # each look tries the manifest again
+                    if self._reported.is_new(stem, error):  # each look tries the manifest again
                         log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self.folder, stem, error)
                     self._wake_sealers()
@@ -388,13 +388,13 @@ class Inbox:
         self.folder.unlink(self.folder.manifest(manifest.stem))
 
     def _refuse(
-        self, stem: str, manifest: Manifest | None, error: SegstoreError, *, told: bool = False
+        self, stem: str, manifest: Manifest | None, error: SegstoreError, *, is_listed: bool = False
     ) -> None:
-        """Move a manifest to the quarantine with its files, and write the result for the sealer. `told`:
+        """Move a manifest to the quarantine with its files, and write the result for the sealer. `is_listed`:
         `Store.mended` lists the damage already.
         """
-        if self._told.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
-            if isinstance(error, StagedFilesError) and not told:
+        if self._reported.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
+            if isinstance(error, StagedFilesError) and not is_listed:
                 aside = os.path.join(self.folder.quarantine, stem)
                 self._context.tell(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
             else:
@@ -407,7 +407,7 @@ class Inbox:
         remove_earlier(self.folder, stem)
         if manifest is not None:
             self.folder.remove_staged(manifest.files)
-        self._told.over((stem,))
+        self._reported.over((stem,))
         self._wake_sealers()
 
     # --- the end ----------------------------------------------------------------------------

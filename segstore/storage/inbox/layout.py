@@ -55,9 +55,9 @@ class Folder:
         """Make missing directories, durably. Raises OSError; ELOOP if a symbolic link is in the place of a
         directory.
         """
-        there = check_places(self.files, self.root)
+        existing = check_places(self.files, self.root)
         for place, directory in ((names.OURS, self.ours), (INBOX, self.path), (SEALED, self.sealed)):
-            if place not in there:
+            if place not in existing:
                 self.files.ensure_directory(directory)
 
     # --- names --------------------------------------------------------------
@@ -83,7 +83,7 @@ class Folder:
     def staged(self, file: StagedFile) -> str:
         return os.path.join(self.path, file.stager, file.name)
 
-    # --- what is there --------------------------------------------------------
+    # --- listings -------------------------------------------------------------
 
     def _names(self, directory: str) -> list[str]:
         try:

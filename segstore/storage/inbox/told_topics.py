@@ -32,8 +32,8 @@ def tell_topics(folder: Folder, topics: Mapping[str, TopicInfo], changed: Collec
     `topics`. Raises OSError.
     """
     folder.files.ensure_directory(folder.topics)
-    there = {name.removesuffix(_FORM) for name in folder.files.listdir(folder.topics)}
-    for topic in sorted((there | topics.keys()) if changed is None else changed):
+    existing = {name.removesuffix(_FORM) for name in folder.files.listdir(folder.topics)}
+    for topic in sorted((existing | topics.keys()) if changed is None else changed):
         path, info = _path(folder, topic), topics.get(topic)
         if info is None:
             with suppress(FileNotFoundError):
@@ -77,8 +77,8 @@ class StagersTopics:
         if not self.replicated:
             return sorted(self._files.load()[0])
         files, path = self._folder.files, self._folder.topics
-        there = files.listdir(path) if files.exists(path) else []
-        return sorted(name.removesuffix(_FORM) for name in there if name.endswith(_FORM))
+        listed = files.listdir(path) if files.exists(path) else []
+        return sorted(name.removesuffix(_FORM) for name in listed if name.endswith(_FORM))
 
     def find(self, topic: str, partition: int | None = None) -> TopicInfo:
         """Return the topic. Raises UnknownTopicOrPartitionError; the error of damaged settings; OSError."""

@@ -43,7 +43,7 @@ class UnsyncedJoins:
     ) -> None:
         self._folder, self._tell, self._partition = folder, tell, partition
         self._joined: dict[str, JoinNote] = {}  # by stem
-        self._told = ReportedFailures()
+        self._reported = ReportedFailures()
 
     def add(self, joined: JoinNote) -> None:
         """Add a written note of a finished adoption."""
@@ -64,7 +64,7 @@ class UnsyncedJoins:
                 remove_joined(self._folder, joined)
                 del self._joined[stem]
             except (OSError, StoreClosedError) as error:
-                if self._told.is_new(stem, error):
+                if self._reported.is_new(stem, error):
                     log.warning("what %s has joined can't be synced now: %s", stem, error)
 
     def _sync(self, joined: JoinNote) -> None:
@@ -84,7 +84,7 @@ class UnsyncedJoins:
     ) -> None:
         """Make the segments of all notes durable after a crash. Raises OSError."""
         for path in self._folder.temporaries():
-            # The crash came before the note was whole: its adoption had appended nothing.
+            # The crash came before this note's rename, and nothing depends on it.
             if path.endswith(names.JOINED + names.TEMPORARY):
                 self._folder.unlink(path)
         for joined in all_joined(self._folder, self._give_up):

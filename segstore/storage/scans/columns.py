@@ -71,7 +71,7 @@ class BatchMaker:
         return made
 
     def _most_rows(self, has_more: bool) -> int:
-        """Return the most rows of a batch. `has_more`: it has other columns than topic and partition."""
+        """Return the most rows of a batch; `has_more`: it has other columns than topic and partition."""
         if has_more:
             return _MOST_ROWS
         if "topic" not in self._schema.names:

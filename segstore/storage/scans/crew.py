@@ -73,9 +73,9 @@ class ScanThreads(Generic[R]):
 def in_order(tasks: Iterator[T], work: Callable[[T], R], size: Callable[[T], int], small: int) -> Iterator[R]:
     """Yield `work(task)` for each task, in order, with up to four threads that work two tasks each ahead.
 
-    The first tasks, until their sizes add up to `small`, are done by the calling thread when their results
-    are asked for; tasks of size 0 before any other, too. An exception of `tasks` or `work` is raised at its
-    place in the order.
+    If all tasks together are smaller than `small`, the calling thread does each when its result is asked for,
+    and no thread is started; it does so, too, with tasks of size 0 before any other. An exception of `tasks`
+    or `work` is raised at its place in the order.
     """
     first: list[T] = []
     total = 0

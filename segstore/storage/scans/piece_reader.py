@@ -74,8 +74,8 @@ class PieceRead(NamedTuple):
 
 
 class PieceReader:
-    """Reads the `columns` of records. With `times`, batches without a timestamp between the two (ms, both
-    included) may be left out. `empty` allocates memory, like `numpy.empty`.
+    """Reads the `columns` of records. `times`: batches without a timestamp from the first to the second value
+    (ms, both included) may be left out. `empty` allocates memory, like `numpy.empty`.
     """
 
     def __init__(

@@ -117,7 +117,7 @@ class ScannedLog(Protocol):
         """Return the records from `offset` on, about `max_bytes` of the log."""
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
-        """Return the result of `use` for a view of the log that has `offset`."""
+        """Return the result of `use`, called with a view of the log that contains `offset`."""
 
 
 def reads(log: ScannedLog, start: int, end: int, max_bytes: int = AT_A_TIME, **how: Any) -> Iterator[Records]:

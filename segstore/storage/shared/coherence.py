@@ -164,8 +164,8 @@ class HostLine:
             pause = min(2 * pause, _LONGEST)
 
     def _unreachable(self, path: str, first: SharedMember | None) -> HostUnavailableError | NotShareableError:
-        """Return the error for a host that does not listen. A host that has come after `first` may be about
-        to listen, and counts as unavailable.
+        """Return the error for a host that does not listen; a host that has come after `first` may be about
+        to listen.
         """
         host = self._members.host()
         if host is None or host != first:

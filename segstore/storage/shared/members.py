@@ -50,8 +50,8 @@ class Members:
     """
 
     def __init__(self, files: Files, root: str, shared: SharedFile, *, may_host: bool) -> None:
-        """Take a slot. Raises NotShareableError if all are taken; LookupError if the store is no longer
-        shared, or by another file (the caller then begins anew); StorageError.
+        """Take a slot. Raises NotShareableError if all are taken; StorageError; LookupError if the store is
+        no longer shared, or by another file: the caller then starts over.
         """
         self._files, self.shared = files, shared
         here = self._here = forks.here()
@@ -89,9 +89,7 @@ class Members:
         return slot
 
     def _introduce(self, may_host: bool) -> None:
-        """Write this process's data into its slot. Only `may_host` is used by other members; the rest is for
-        display.
-        """
+        """Write this process's data into its slot; all but `may_host` is for display only."""
         own = self.shared.member(self.slot)
         own.pid, own.since_ms, own.may_host = os.getpid(), time.time_ns() // 1_000_000, may_host
         own.version, own.number = VERSION.encode()[:15], secrets.randbits(32)

@@ -53,7 +53,7 @@ def path_of(root: str) -> str:
 
 class SharedFile:
     """The mapped file. `inode` distinguishes it from another file at its path, `which` is device and inode.
-    `is_host_s`: returned by `make`; `made`: and rewritten by it.
+    `is_host_s`: `make` returned this object; `made`: `make` rewrote the file.
     """
 
     def __init__(self, files: Files, root: str, *, write: bool = True) -> None:
