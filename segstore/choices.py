@@ -17,11 +17,11 @@ ASYNC, SYNC = "async", "sync"
 """Acknowledgement of a primary: after its own write, or after its standby's write too."""
 
 DEAD, REACHABLE = "dead", "reachable"
-"""States of the primary, as reported to the standby that is promoted."""
+"""Words for the state of the primary, given with the promotion of a standby."""
 
 KEEP, REPLACE, DELETE, CUT = "keep", "replace", "delete", "cut"
-"""Treatments of a topic's copy after the source has deleted the topic, and perhaps created it again: KEEP,
-REPLACE or DELETE; of transactions that are open when a mirror ends: CUT or KEEP.
+"""Words for the copy of a topic that its source has deleted, and perhaps created again: KEEP, REPLACE or
+DELETE it; and for open transactions at the end of a mirror: CUT or KEEP them.
 """
 
 MIRRORED = ("uncommitted", "committed")

@@ -38,9 +38,9 @@ def import_apart(name: str) -> ModuleType:
     NumPy can't be imported again after Ctrl-C ended its import, and a handler would see half-imported
     modules. An exception of a handler is raised after the import has ended.
     """
-    there = sys.modules.get(name)
-    if there is not None and not getattr(there.__spec__, "_initializing", False):
-        return there
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        return module
     # Another thread may need the module that is being imported here, while this one waits for that thread.
     if _is_importing(sys._getframe(1)):
         return import_module(name)

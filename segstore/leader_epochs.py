@@ -105,7 +105,7 @@ class LeaderEpochCache:
         epoch of `start_offset` then begins there. Return whether this changed the cache.
         """
         before = self._entries
-        kept = [entry for entry in before if entry[1] > start_offset]
-        gone = before[: len(before) - len(kept)]
-        self._entries = [(gone[-1][0], start_offset), *kept] if gone else kept
+        later = [entry for entry in before if entry[1] > start_offset]
+        ended = before[: len(before) - len(later)]
+        self._entries = [(ended[-1][0], start_offset), *later] if ended else later
         return self._entries != before

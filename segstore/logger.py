@@ -1,9 +1,10 @@
 """`Logger`: the engine's messages to the application, by Python's `logging`. It touches no files itself.
 
-A handler of `logging` is the application's code. It is called with a lock of its own held, may wait, may call
-segstore, and may raise. So it is never called by a thread that holds a lock of this package, nor by a thread
-of this package, which other threads wait for: another thread calls it then (`_Carrier`). Its exceptions are
-reported like those of any failing handler (`Handler.handleError`), and have no effect on the engine.
+A handler of `logging` is the application's code. `logging` calls it with the handler's lock held, and it may
+wait, call segstore, or raise. So it is never called by a thread that holds a lock of this package, nor by a
+thread of this package, which other threads wait for: another thread calls it then (`_Carrier`). Its
+exceptions are reported like those of any failing handler (`Handler.handleError`), and have no effect on the
+engine.
 
 Threads: any. No lock is taken here: a message may come from a finalizer that interrupts another message.
 """

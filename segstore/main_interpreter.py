@@ -1,8 +1,8 @@
 """Refuses an import of this package in a subinterpreter.
 
-NumPy does not support subinterpreters, and only one interpreter of a process can import cramjam's module
-(PyO3): the first one prevents all others. So `import segstore` fails in a subinterpreter before it imports
-either, and the main interpreter can still import it.
+NumPy does not support subinterpreters, and cramjam's module (PyO3) can be imported in only one interpreter of
+a process, the first one that imports it. So `import segstore` fails in a subinterpreter before it imports
+either, and the main interpreter can still import them.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ else:
     OwnedLock = type(threading.RLock())
 
 PATIENCE = 2.0
-"""In seconds: longer than any lock is held, except by a thread that waits for a disk that does not answer."""
+"""Seconds: longer than any lock is held, except by a thread that waits for a disk that does not answer."""
 
 LEAVES_OPEN = sys.version_info < (3, 11)
 """True if interrupts may leave a lock taken at the end of a `with` block. CPython 3.10 checks for signals at
@@ -188,7 +188,7 @@ def under_way() -> Outer | None:
     otherwise None. Calls marked with `calls_out` don't count.
     """
     frame, last = _past_ours(sys._getframe(1))
-    asked = last
+    handler_call = last
     while frame is not None:
         while frame is not None and not _is_ours(frame):
             frame = frame.f_back
@@ -197,7 +197,7 @@ def under_way() -> Outer | None:
         innermost = frame
         frame, last = _past_ours(frame)
         if innermost.f_code not in _on_purpose:
-            return Outer(_name(last), innermost, _name(asked))
+            return Outer(_name(last), innermost, _name(handler_call))
     return None
 
 

@@ -135,7 +135,7 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
 
 
 def segment_files(listed: Iterable[str]) -> list[tuple[int, str]]:
-    """Return the results of `parse_segment_file` for the segment files among the names in a directory."""
+    """Return (base offset, suffix) of each segment file among the names in a directory."""
     parsed = []
     for name in listed:
         match = _SEGMENT_FILE.fullmatch(name)

@@ -1,4 +1,4 @@
-"""Names of a broker's settings that have other names as topic settings. No files. Threads: any; immutable."""
+"""Broker settings that topics have under other names. No files. Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ BROKER_NAMES: dict[str, str | None] = {
     "segment.jitter.ms": None,
     "segment.ms": None,
 }
-"""Broker settings by their names as topic settings (org.apache.kafka.server.config.
-ServerTopicConfigSynonyms). None: a broker that sets nothing has no value under any of its names.
+"""The broker's name of each topic setting (org.apache.kafka.server.config. ServerTopicConfigSynonyms). None:
+a broker without settings has no value for it.
 """
 
 _MORE = {

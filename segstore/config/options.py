@@ -209,7 +209,7 @@ def _number(value: object) -> float:
 
 # --- checking ----------------------------------------------------------------------------------
 
-# This part checks the value of any setting, a store's or a client's, and makes the error messages.
+# Checks the values of settings of stores and clients, and makes the error messages.
 #
 # Threads: any; functions without state.
 
@@ -228,8 +228,8 @@ def judge(name: str, option: Option, value: object) -> Any:
         raise
     except (ValueError, OverflowError):
         unit = f" ({option.unit})" if option.unit else ""
-        said = "a secret value" if option.secret else shown(value)
-        raise ConfigError(f"{name}={said}: must be {option.allowed}{unit}{_counted(option, value)}") from None
+        text = "a secret value" if option.secret else shown(value)
+        raise ConfigError(f"{name}={text}: must be {option.allowed}{unit}{_counted(option, value)}") from None
 
 
 def _counted(option: Option, value: object) -> str:

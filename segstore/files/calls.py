@@ -43,19 +43,19 @@ class Opening:
         Raises OSError: ELOOP for a symbolic link, EINVAL for any other file that is not regular.
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        found = ffi.new("seg_status *")
+        result = ffi.new("seg_status *")
         # O_NONBLOCK: opening a FIFO must not wait for its other end; regular files ignore the flag.
         try:
-            handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, found)
+            handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, result)
         except PermissionError:
             # A device on a file system mounted "nodev" gives this error too.
             if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise
-        if not stat.S_ISREG(found.mode):
+        if not stat.S_ISREG(result.mode):
             handle.close()
             raise OSError(errno.EINVAL, "Not a regular file", handle.path)
-        if create and not found.size and _is_narrower(found.mode, self.file_mode):
+        if create and not result.size and _is_narrower(result.mode, self.file_mode):
             os.fchmod(handle.fd, self.file_mode)
         return handle
 
@@ -151,18 +151,18 @@ class FileContent:
         """Return the result of `seg_read_one` (segment.h) for a `seg_segment *`: 1, or 0 if the caller must
         read the slow way.
         """
-        found: int = lib.seg_read_one(handle.fd, segment, offset, point)
-        return found
+        result: int = lib.seg_read_one(handle.fd, segment, offset, point)
+        return result
 
     def read_many(self, handle: Handle, segment: Any, offsets: Any, n: int, point: Any, out: Any) -> int:
         """Return the result of `seg_read_many` (segment.h): the number of offsets whose records it read."""
-        found: int = lib.seg_read_many(handle.fd, segment, offsets, n, point, out)
-        return found
+        result: int = lib.seg_read_many(handle.fd, segment, offsets, n, point, out)
+        return result
 
     def read_range(self, handle: Handle, segment: Any, *how: Any) -> int:
         """Return the result of `seg_read_range` (segment.h): 1, or 0 if the caller must read the slow way."""
-        found: int = lib.seg_read_range(handle.fd, segment, *how)
-        return found
+        result: int = lib.seg_read_range(handle.fd, segment, *how)
+        return result
 
     def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
         """Return the result of `call`, a C function that reads by itself, for the descriptor. Raises OSError
@@ -232,11 +232,11 @@ class FileContent:
         Raises OSError: EINVAL if the file is shorter (touching pages after its end would be a SIGBUS),
         ENOMEM.
         """
-        found = ffi.new("seg_status *")
-        code = lib.seg_fstat(handle.fd, found)
+        result = ffi.new("seg_status *")
+        code = lib.seg_fstat(handle.fd, result)
         if code < 0:
             raise failed(code, handle.path)
-        if not 0 < length <= found.size:
+        if not 0 < length <= result.size:
             raise OSError(errno.EINVAL, f"can't map {length} bytes", handle.path)
         protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
         # Before Python 3.13, mmap.mmap keeps a duplicate of a mapping's descriptor open.

@@ -60,7 +60,7 @@ def in_memory(data: bytes | memoryview) -> Handle:
     if hasattr(os, "memfd_create"):
         with memory_file(data) as path:
             return Handle(path, os.O_RDONLY)
-    import tempfile  # brings archives and their compression: only systems without memfd_create need it
+    import tempfile  # a slow import: only systems without memfd_create need it
 
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)

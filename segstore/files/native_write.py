@@ -47,11 +47,11 @@ class OwnWrite(NativeWrite):
     def __init__(self, files: Writing, handle: Handle) -> None:
         self._raised: BaseException | None = None
         # Weak: a tail that was stopped must not keep its file open.
-        open_file, kept = weakref.ref(handle), weakref.ref(self)
+        open_file, this = weakref.ref(handle), weakref.ref(self)
 
         @ffi.callback("seg_writer", error=-errno.EIO)  # type: ignore[untyped-decorator]
         def called_by_c(fd: int, parts: Any, sizes: Any, n: int, position: int) -> int:
-            file, own = open_file(), kept()
+            file, own = open_file(), this()
             assert file is not None, "C uses a file that nobody holds"
             assert own is not None, "C writes by what nobody holds"
             data, size = [], 0

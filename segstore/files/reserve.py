@@ -208,12 +208,12 @@ class Reserve:
     def give(self, need: int) -> bool:
         """Free `need` bytes and a piece; return False if nothing was freed."""
         self._is_whole = False
-        left = need + PIECE
+        to_free = need + PIECE
         for path in reversed(self._paths):
-            if left > 0:
+            if to_free > 0:
                 with suppress(OSError):
-                    left -= self._cut(path, left)
-        return left < need + PIECE
+                    to_free -= self._cut(path, to_free)
+        return to_free < need + PIECE
 
     def _cut(self, path: str, most: int) -> int:
         """Cut up to `most` bytes off a file, and remove it with its last piece; return the bytes freed.

@@ -21,23 +21,23 @@ _MISSING = frozenset({-errno.ENOENT, -errno.ENOTDIR})
 def status(handle: Handle) -> Any:
     """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2)."""
     # Not os.fstat: in CPython 3.10 it raises SystemError if two signals arrive in it whose handlers raise.
-    found = ffi.new("seg_status *")
-    code = lib.seg_fstat(handle.fd, found)
+    result = ffi.new("seg_status *")
+    code = lib.seg_fstat(handle.fd, result)
     if code < 0:
         raise failed(code, handle.path)
-    return found
+    return result
 
 
 def status_of(path: Path, *, follow: bool = False) -> Any:
     """Return the result of lstat(2), or of stat(2) with `follow`, for a path. Raises OSError as lstat(2) and
     stat(2).
     """
-    # In C, not by os.stat: see `status`.
-    found = ffi.new("seg_status *")
-    code = lib.seg_stat(os.fspath(path).encode(*CODING), follow, found)
+    # Not os.stat: it may raise SystemError, see `status`.
+    result = ffi.new("seg_status *")
+    code = lib.seg_stat(os.fspath(path).encode(*CODING), follow, result)
     if code < 0:
         raise failed(code, path)
-    return found
+    return result
 
 
 class Space(NamedTuple):
@@ -60,16 +60,16 @@ class Stats:
         """
         # Not os.path.realpath: it calls os.lstat, which has the fault that `status` names.
         out = ffi.new("char[]", _PATH_MAX)
-        there, missing = os.fsdecode(path), ""
-        if not there.startswith("/"):
-            there = os.path.join(os.getcwd(), there)
-        while (code := lib.seg_realpath(there.encode(*CODING), out)) == -errno.ENOENT:
-            there, name = os.path.split(there)
+        existing, missing = os.fsdecode(path), ""
+        if not existing.startswith("/"):
+            existing = os.path.join(os.getcwd(), existing)
+        while (code := lib.seg_realpath(existing.encode(*CODING), out)) == -errno.ENOENT:
+            existing, name = os.path.split(existing)
             missing = os.path.join(name, missing)
         if code < 0:
             raise failed(code, path)
-        found: str = ffi.string(out).decode(*CODING)
-        return os.path.normpath(os.path.join(found, missing)) if missing else found
+        result: str = ffi.string(out).decode(*CODING)
+        return os.path.normpath(os.path.join(result, missing)) if missing else result
 
     def exists(self, path: Path) -> bool:
         """Return whether anything has this name. Raises OSError if that is unknown (EACCES)."""
@@ -80,11 +80,11 @@ class Stats:
 
     def is_symlink(self, path: Path) -> bool:
         """Return whether this is a symbolic link. Raises OSError as lstat(2)."""
-        found = ffi.new("seg_status *")
-        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        result = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
         if code < 0:
             raise failed(code, path)
-        return stat.S_ISLNK(found.mode)
+        return stat.S_ISLNK(result.mode)
 
     def is_directory(self, path: Path) -> bool:
         """Return whether this is a directory, or a symbolic link to one. Raises OSError as stat(2)."""
@@ -98,15 +98,15 @@ class Stats:
         """Return whether there is a directory here. Raises OSError: ELOOP for a symbolic link (its target
         belongs to somebody else), ENOTDIR for any other file.
         """
-        found = ffi.new("seg_status *")
-        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        result = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
         if code == -errno.ENOENT:
             return False
         if code < 0:
             raise failed(code, path)
-        if not stat.S_ISDIR(found.mode):
-            number = errno.ELOOP if stat.S_ISLNK(found.mode) else errno.ENOTDIR
-            what = "A symbolic link" if stat.S_ISLNK(found.mode) else "Something else"
+        if not stat.S_ISDIR(result.mode):
+            number = errno.ELOOP if stat.S_ISLNK(result.mode) else errno.ENOTDIR
+            what = "A symbolic link" if stat.S_ISLNK(result.mode) else "Something else"
             raise OSError(number, f"{what} in a directory's place", os.fspath(path))
         return True
 
@@ -118,21 +118,21 @@ class Stats:
         """Return the size of a file in bytes, by path (of a symbolic link itself) or handle. Raises OSError
         as stat(2).
         """
-        found = ffi.new("seg_status *")
+        result = ffi.new("seg_status *")
         if isinstance(file, Handle):
-            code = lib.seg_fstat(file.fd, found)
+            code = lib.seg_fstat(file.fd, result)
         else:
-            code = lib.seg_stat(os.fspath(file).encode(*CODING), False, found)
+            code = lib.seg_stat(os.fspath(file).encode(*CODING), False, result)
         if code < 0:
             raise failed(code, file.path if isinstance(file, Handle) else file)
-        return int(found.size)
+        return int(result.size)
 
     def space(self, path: Path) -> Space:
         """Return the space of the file system that a file or directory lies in. Raises OSError as
         statvfs(3).
         """
-        found = os.statvfs(path)
-        return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+        result = os.statvfs(path)
+        return Space(result.f_blocks * result.f_frsize, result.f_bavail * result.f_frsize)
 
     def file_system(self, path: Path) -> int:
         """Return the type of the file system that a file or directory lies in, as the magic number of
@@ -151,39 +151,39 @@ class Stats:
         """Return (inode, size, modification time), by which a finished file differs from a later file of its
         name. Raises OSError as stat(2).
         """
-        found = status(file) if isinstance(file, Handle) else status_of(file)
-        return found.inode, found.size, found.modified
+        result = status(file) if isinstance(file, Handle) else status_of(file)
+        return result.inode, result.size, result.modified
 
     def which(self, path: Path, *, or_change: bool = True) -> tuple[int, int, int]:
         """Return (device, inode, time of birth) of a file, which differ in every copy. If the birth is
         unknown, the third is the time of the last change, or 0 without `or_change`. Raises OSError as
         lstat(2).
         """
-        found = ffi.new("int64_t[3]")
-        code = lib.seg_which(os.fspath(path).encode(*CODING), or_change, found)
+        result = ffi.new("int64_t[3]")
+        code = lib.seg_which(os.fspath(path).encode(*CODING), or_change, result)
         if code < 0:
             raise failed(code, path)
-        return found[0], found[1], found[2]
+        return result[0], result[1], result[2]
 
     def links(self, path: Path) -> int:
         """Return the number of names (hard links) of a file: a write shows under all of them. Raises
         OSError.
         """
-        found = ffi.new("seg_status *")
-        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        result = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
         if code < 0:
             raise failed(code, path)
-        return int(found.links)
+        return int(result.links)
 
     def allocation(self, path: Path) -> tuple[int, int, int]:
         """Return the size of a file, the bytes of its blocks, and its number of names. A file that is not
         regular counts as having no blocks. Raises OSError as lstat(2).
         """
-        found = ffi.new("seg_status *")
-        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        result = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, result)
         if code < 0:
             raise failed(code, path)
-        return found.size, found.allocated if stat.S_ISREG(found.mode) else 0, found.links
+        return result.size, result.allocated if stat.S_ISREG(result.mode) else 0, result.links
 
     def changed(self, handle: Handle) -> int:
         """Return the ctime of a file in ns: the last change of its bytes or names, which nobody can set.

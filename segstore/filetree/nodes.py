@@ -39,7 +39,7 @@ Node = File | Directory
 
 
 def clean_path(path: str) -> str:
-    """Return /a/b for "a/b/" or "//a/b". Raises InvalidArgumentError for a path that can't name a file."""
+    """Return "/a/b" for "a/b/" or "//a/b". Raises InvalidArgumentError for a path that can't name a file."""
     parts = [part for part in path.split("/") if part]
     bad = next((part for part in parts if part in (".", "..") or "\0" in part), None)
     try:

@@ -72,7 +72,7 @@ class _Arena:
         self._used = 0
 
     def add(self, codec: int, data: memoryview, limit: int) -> int:
-        """Append the plain bytes of `data`, at most `limit`; returns the bytes used so far."""
+        """Append the plain bytes of `data`, at most `limit`; return the bytes used so far."""
         room = guess(codec, data, limit)
         while True:
             self._reserve(room)
@@ -169,10 +169,10 @@ def scan_headers(
     """Return the headers (`seg_batch`) of the batches in `buf`, and the scan's end. `position` is the file
     position of the first byte of `buf`.
 
-    Batches that end below `from_offset` are skipped unchecked. Batches from `end_offset` on, and batches
-    beyond `max_bytes`, are left out, but at least one batch is returned. The scan stops before a damaged
-    batch: see `ScanEnd.status`. If a wrapper of old messages comes first, its offsets begin at `least` or
-    later; -1 if unknown.
+    Batches that end below `from_offset` are skipped unchecked. Batches from `end_offset` on are left out, and
+    so are batches beyond `max_bytes`, except the first one. The scan stops before a damaged batch: see
+    `ScanEnd.status`. If a wrapper of old messages comes first, its offsets are at least `least`; -1 if
+    unknown.
     """
     size = len(buf)
     try:

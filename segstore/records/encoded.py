@@ -20,7 +20,7 @@ CHUNK_BYTES = 2 << 20
 """Plain bytes that one call of C encodes at most. With 1 MiB, an append of 10,000 records of 100 bytes needed
 two calls, and a tenth more time.
 """
-_POOLED = 3  # an append that is encoded before it enters the queue has this many
+_POOLED = 3  # an append may encode this many chunks before it enters the queue
 
 
 class Template(NamedTuple):

@@ -167,8 +167,8 @@ class RecordTable:
         )  # fmt: skip
         if "headers_at" in self.arrays and len(self) > before:
             at = self.arrays["headers_at"][before : len(self)]
-            found = HeaderColumn(arena, at, True) if c.with_headers > with_headers else None
-            self.headers.append((len(at), found))
+            column = HeaderColumn(arena, at, True) if c.with_headers > with_headers else None
+            self.headers.append((len(at), column))
         if done < 0:
             bad = batches[c.fault_batch]
             self.next_offset = int(bad["base_offset"])
@@ -204,15 +204,15 @@ class RecordTable:
 
     def _make_room(self, rows: int, size: int, expected: int = 0) -> None:
         """Make room for `rows` more rows, whose batches have `size` bytes, or for `expected` rows."""
-        c, there = self._c, len(self)
-        scale = max(1.0, 1.0625 * self._expected / size) if size and not there else 1.0
-        if there + rows > c.room:
-            c.room = max(there + rows, expected, int(rows * scale), 2 * c.room)
+        c, count = self._c, len(self)
+        scale = max(1.0, 1.0625 * self._expected / size) if size and not count else 1.0
+        if count + rows > c.room:
+            c.room = max(count + rows, expected, int(rows * scale), 2 * c.room)
             for name, array in self.arrays.items():
-                self.arrays[name] = made = _longer(self._empty, array, c.room, there)
+                self.arrays[name] = made = _longer(self._empty, array, c.room, count)
                 setattr(c, name if name == "headers_at" else f"{name}s", _pointer(made))
             for strings in self.strings.values():
-                strings.make_room(there, c.room)
+                strings.make_room(count, c.room)
         for strings in self.strings.values():
             strings.make_byte_room(size, scale)
 

@@ -131,7 +131,7 @@ class SendfileCalls:
         lib.seg_close(pipe)
 
     def splice(self, pipe: int, source: SentFile, position: int, count: int) -> int:
-        """Call splice(2) from a file into a pipe; returns the bytes, 0 at the end of the file."""
+        """Call splice(2) from a file into a pipe; return the bytes, 0 at the end of the file."""
         return sent(lib.seg_splice(source.fd, position, pipe, count, 0), source)
 
     def splice_on(self, pipe: int, sink: int, count: int, more: bool) -> int:

@@ -213,8 +213,8 @@ def _nearest(named: int | str) -> list[str]:
 
     codes = [code for code in Code if code]
     if isinstance(named, int):
-        near = sorted(codes, key=lambda code: abs(code - named))[:_FEW]
-        return [f"{code.name} ({code})" for code in near]
+        nearest = sorted(codes, key=lambda code: abs(code - named))[:_FEW]
+        return [f"{code.name} ({code})" for code in nearest]
     names = {code.name: f"{code.name} ({code})" for code in codes}
     return [names[name] for name in difflib.get_close_matches(str(named), names, _FEW, cutoff=0)]
 

@@ -314,15 +314,15 @@ class PartitionAdoption:
     def _put_back_replaced(self, restore: AppendUndo) -> None:
         """Undo the append if a staged file has replaced the active segment: first in memory, then on disk."""
         segments, active = self._segments, restore.active
-        gone = segments.cut_from(self._last, active.segment)
+        removed = segments.cut_from(self._last, active.segment)
         segments.activate(active)
         active.recall(restore.mark)
 
         # Names are removed, never bytes: they are a staged file's too.
         def put_back() -> None:
-            for segment in gone[1:]:
+            for segment in removed[1:]:
                 self.partition.producers.forget_snapshot(segment.base_offset)
-            for segment in reversed(gone):
+            for segment in reversed(removed):
                 remove_segment(segment)
             base = active.segment.base_offset
             segment = create_segment(self._pool, active.segment.directory, base, self.partition.config)

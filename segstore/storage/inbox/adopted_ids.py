@@ -47,13 +47,13 @@ class AdoptedIds:
     def _load(self) -> None:
         data, damaged = self._read(self.path)
         copy, damaged_copy = self._read(self._copy)
-        found = {each.id: each for each in data.adoptions}
-        lost = [each for each in copy.adoptions if each.id not in found]
+        by_id = {each.id: each for each in data.adoptions}
+        lost = [each for each in copy.adoptions if each.id not in by_id]
         if lost:
-            found = {
+            by_id = {
                 each.id: each for each in sorted((*data.adoptions, *lost), key=lambda one: one.adopted_ms)
             }
-        for adoption in found.values():
+        for adoption in by_id.values():
             self._known.keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
         self._note_damage(damaged, damaged_copy, len(lost))
@@ -186,10 +186,11 @@ def format_adoption(adoption: Adoption) -> bytes:
 
 def parse_adoption(line: bytes) -> Adoption:
     """Return the adoption in a line of `format_adoption`. Raises ValueError."""
-    held: dict[str, Any] = unframe(line)
+    fields: dict[str, Any] = unframe(line)
     try:
-        rows = [tuple(row) for row in held["offsets"]]
-        id_, ms, others, source = held["id"], held["ms"], held.get("others", 0), held.get("source", "")
+        rows = [tuple(row) for row in fields["offsets"]]
+        id_, ms = fields["id"], fields["ms"]
+        others, source = fields.get("others", 0), fields.get("source", "")
         kinds = [type(value) for value in (id_, ms, others, source, *(v for row in rows for v in row))]
         if kinds != [str, int, int, str, *_ROW * len(rows)]:
             raise ValueError("no adopted id: a value of it is of another kind")

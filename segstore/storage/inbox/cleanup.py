@@ -36,8 +36,8 @@ def put_aside(folder: Folder, stem: str, path: str) -> None:
 
 def refused(folder: Folder) -> list[str]:
     """Return the stems of refused manifests. Raises OSError."""
-    found = folder.files.listdir(folder.quarantine) if folder.files.exists(folder.quarantine) else []
-    return sorted(name for name in found if names.parse_of_manifest(name + names.MANIFEST))
+    listed = folder.files.listdir(folder.quarantine) if folder.files.exists(folder.quarantine) else []
+    return sorted(name for name in listed if names.parse_of_manifest(name + names.MANIFEST))
 
 
 def remove_refused(folder: Folder, stem: str) -> None:

@@ -97,8 +97,8 @@ def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     """Remove the segments after `place`, and the bytes after its position."""
     # A removed segment's bytes may be a staged file's too, which is adopted again: only its name is removed.
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):
-        gone = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
-        for suffix in sorted(gone):
+        removed = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
+        for suffix in sorted(removed):
             files.unlink(os.path.join(directory, names.segment_file(base, suffix)))
     path = os.path.join(directory, names.segment_file(place.segment, names.LOG))
     size = files.size(path) if files.exists(path) else -1

@@ -149,9 +149,9 @@ class Folder:
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
         """Remove staged files, and then the empty directories of stagers that don't live. Raises OSError."""
-        gone = list(files)
-        stagers = {stager for stager in {file.stager for file in gone} if self.is_stagers(stager)}
-        for file in gone:
+        removed = list(files)
+        stagers = {stager for stager in {file.stager for file in removed} if self.is_stagers(stager)}
+        for file in removed:
             if file.stager in stagers:
                 self.unlink(self.staged(file))
         for stager in sorted(stagers):
@@ -169,10 +169,10 @@ class Folder:
         if not self.is_stagers(name):
             self.unlink(directory)
             return
-        held = self._names(directory)
-        if only_empty and set(held) - {names.OWNER}:
+        entries = self._names(directory)
+        if only_empty and set(entries) - {names.OWNER}:
             return
-        for each in held:
+        for each in entries:
             self.unlink(os.path.join(directory, each))
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             self.files.rmdir(directory)

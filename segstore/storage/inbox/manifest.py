@@ -98,17 +98,17 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
             raise StagedFilesError(f"{path} is no manifest: {error.strerror}") from error
         raise
     try:
-        held = unframe(data)
-        if held.get("version") not in list(_MEMBERS) or held.keys() != _MEMBERS[held["version"]]:
+        fields = unframe(data)
+        if fields.get("version") not in list(_MEMBERS) or fields.keys() != _MEMBERS[fields["version"]]:
             raise ValueError(
-                f"keys {sorted(held)} and version {held.get('version')!r}: not what is known here"
+                f"keys {sorted(fields)} and version {fields.get('version')!r}: not what is known here"
             )
-        if not isinstance(held["files"], list):
+        if not isinstance(fields["files"], list):
             raise ValueError("files must be a list")
-        rows = tuple(StagedFile.parse(row) for row in held["files"])
+        rows = tuple(StagedFile.parse(row) for row in fields["files"])
         if len({(row.stager, row.name) for row in rows}) < len(rows):
             raise ValueError("a file is named twice")
-        return Manifest(stem, check_id(held["id"]), rows, check_source(held.get("source", "")), True)
+        return Manifest(stem, check_id(fields["id"]), rows, check_source(fields.get("source", "")), True)
     except (ValueError, InvalidArgumentError, InvalidTypeError) as error:
         raise StagedFilesError(f"{path} is no manifest: {error}") from error
 
@@ -173,16 +173,16 @@ def write_result(folder: Folder, stem: str, error: Exception) -> None:
     if isinstance(error, OSError) and error.errno is not None:
         arguments = [error.errno, error.strerror, error.filename]
     kind = type(error).__name__ if isinstance(error, SegstoreError) else "StorageError"
-    held = {"error": kind if kind in _KNOWN else "SegstoreError", "arguments": arguments}
+    fields = {"error": kind if kind in _KNOWN else "SegstoreError", "arguments": arguments}
     with contextlib.suppress(OSError):
-        folder.files.write_atomic(folder.result(stem), frame(held), sync=False)
+        folder.files.write_atomic(folder.result(stem), frame(fields), sync=False)
 
 
 def take_result(folder: Folder, stem: str) -> SegstoreError | None:
     """Return the error of a refused manifest, and remove the file; None without a result. Raises OSError."""
     try:
-        held = unframe(folder.files.read_file(folder.result(stem), 1 << 20))
-        error = _KNOWN[held["error"]](*held["arguments"])
+        fields = unframe(folder.files.read_file(folder.result(stem), 1 << 20))
+        error = _KNOWN[fields["error"]](*fields["arguments"])
     except FileNotFoundError:
         return None
     except OSError as damage:

@@ -63,7 +63,7 @@ class SealedManifest:
     def outcome(self) -> Adoption | None:
         """Return the adoption; None if it has not ended yet. Raises the errors of `seal`."""
         # In this order: the id is recorded, and the result written, before the manifest is removed.
-        gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
+        is_gone = self._stem and not self._files.exists(self.folder.manifest(self._stem))
         known = self.recorded()
         if known is not None:
             self.patience = _SETTLING
@@ -74,10 +74,10 @@ class SealedManifest:
         refused = take_result(self.folder, self._stem)
         if refused is not None:
             raise copy_of(refused)
-        if gone and not self._files.exists(self._root):
+        if is_gone and not self._files.exists(self._root):
             lost = "The directory was lost; to seal the same id elsewhere tells whether it was adopted"
             raise StorageError(errno.ENOENT, lost, self._root)
-        if gone:
+        if is_gone:
             raise StagedFilesError(
                 f"{self._id!r} was not adopted, and why could not be written: see the quarantine"
             )

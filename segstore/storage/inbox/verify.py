@@ -175,29 +175,29 @@ class _Look:
         self._at = self._batches = 0
 
     def run(self, files: Files, handle: Handle) -> VerifiedFile:
-        said, keys = self._file, self._validator.needs_keys and not self._file.keyed
-        durable = 0 < said.changed == files.changed(handle) and said.boot == boot_id() != ""
+        file, keys = self._file, self._validator.needs_keys and not self._file.keyed
+        durable = 0 < file.changed == files.changed(handle) and file.boot == boot_id() != ""
         if durable and not keys:
-            large = said.size > said.batches * LARGE
-            walked = partial(walk, files, handle, 0, said.size, check_crcs=False, sparse=True, large=large)
+            large = file.size > file.batches * LARGE
+            walked = partial(walk, files, handle, 0, file.size, check_crcs=False, sparse=True, large=large)
             for step in walked(chunk=_SPARSE if large else CHUNK):
                 if len(step.batches):
                     self._take(step.batches, step.stop.position - self._at)
         else:
-            for buffer, batches, size in chunks_of(files, handle, said.size, check_crcs=not durable):
+            for buffer, batches, size in chunks_of(files, handle, file.size, check_crcs=not durable):
                 if keys:
                     self._look_for_keys(buffer, batches, size)
                 self._take(batches, size)
-        found = self._at, self._offset - self._base, self._batches
-        if found[0] != said.size:
+        totals = self._at, self._offset - self._base, self._batches
+        if totals[0] != file.size:
             raise StagedFilesError(f"{self._path}: the batch at byte {self._at} is damaged, or none")
-        if found[1:] != (said.records, said.batches):
+        if totals[1:] != (file.records, file.batches):
             raise StagedFilesError(
-                f"{self._path} has {found[1]:,} records in {found[2]:,} batches, "
-                f"not {said.records:,} in {said.batches:,}"
+                f"{self._path} has {totals[1]:,} records in {totals[2]:,} batches, "
+                f"not {file.records:,} in {file.batches:,}"
             )
         place, stamps = (self._base, self._epoch), (self._first_ms, self._latest_ms)
-        return VerifiedFile(said, self._path, place, stamps, self._indexes() if durable else None, durable)
+        return VerifiedFile(file, self._path, place, stamps, self._indexes() if durable else None, durable)
 
     def _look_for_keys(self, buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int) -> None:
         for batch in range(len(batches)):  # one by one: a batch may be large once decompressed

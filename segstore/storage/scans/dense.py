@@ -49,20 +49,20 @@ _FIELDS = "position", "base_offset", "last_offset", "crc", "leader_epoch", "size
 
 
 def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
-    """Remember batches that were read of a segment, which is visible up to byte `end`, joined with the ranges
-    directly before and after them. A short run without such a neighbour is not remembered.
+    """Remember a run of batches of a segment as one range, joined with the ranges directly before and after
+    it. `end` is the segment's visible size in bytes. A short run without such neighbours is not remembered.
     """
-    found = dense_range(run)
-    joined = found
+    span = dense_range(run)
+    joined = span
     for each in segment.dense:
-        if each.timestamp_type != found.timestamp_type:
+        if each.timestamp_type != span.timestamp_type:
             continue
         # The range before must be checked now: later only the last batch of the joined range is checked.
-        if each.end == found.first and _is_there(segment, each, end):
+        if each.end == span.first and _is_there(segment, each, end):
             joined = joined._replace(first=each.first)
-        elif each.first == found.end:
+        elif each.first == span.end:
             joined = each._replace(first=joined.first)
-    if len(run) < _LEAST and joined == found:
+    if len(run) < _LEAST and joined == span:
         return
     # An overlapping range did not hold any more, or its batches would not have been read.
     known = [each for each in segment.dense if each.end <= joined.first or each.first >= joined.end]
@@ -72,10 +72,10 @@ def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
 
 def recall(segment: Segment, offset: int, end: int) -> DenseRange | None:
     """Return the remembered range of an offset, if it lies below byte `end` and still holds."""
-    found = remembered(segment, offset)
-    if found is None or found.position > end:
+    span = remembered(segment, offset)
+    if span is None or span.position > end:
         return None
-    return found if _is_there(segment, found, end) else None
+    return span if _is_there(segment, span, end) else None
 
 
 def remembered(segment: Segment, offset: int) -> DenseRange | None:
@@ -85,7 +85,7 @@ def remembered(segment: Segment, offset: int) -> DenseRange | None:
     return known[at] if at >= 0 and offset < known[at].end else None
 
 
-def _is_there(segment: Segment, found: DenseRange, end: int) -> bool:
+def _is_there(segment: Segment, span: DenseRange, end: int) -> bool:
     out: Any = ffi.new("seg_batch *")
-    code = segment.pool.files.seek_batch(segment.handle, found.last[0], end, 0, out)
-    return code == 1 and tuple(getattr(out, name) for name in _FIELDS) == found.last
+    code = segment.pool.files.seek_batch(segment.handle, span.last[0], end, 0, out)
+    return code == 1 and tuple(getattr(out, name) for name in _FIELDS) == span.last

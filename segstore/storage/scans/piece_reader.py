@@ -47,7 +47,7 @@ AT_A_TIME, HEADERS_AT_A_TIME, COUNTED_AT_A_TIME = 8 << 20, 64 << 20, 256 << 20
 the Python code costs little beside the C code; headers need little memory, counts none.
 """
 STEP = 2 << 20
-"""Bytes of a read: they stay in a processor's cache until they are decoded."""
+"""Bytes of a read, few enough to stay in a processor's cache until they are decoded."""
 WINDOW = 1 << 18
 """Bytes that C reads, checks and decodes at a time: they stay in a core's cache."""
 _windows: list[Any] = []
@@ -130,10 +130,10 @@ def _is_known(reading: Reading, piece: ScanPiece) -> bool:
     while at < end:
         slot = view.slot(at)
         _, below = view.bounds(slot)
-        found = remembered(view.segments[slot], at)
-        if found is None:
+        known = remembered(view.segments[slot], at)
+        if known is None:
             return False
-        at = min(found.end, below)
+        at = min(known.end, below)
     return True
 
 
@@ -166,10 +166,10 @@ class _Making:
                 size -= done
                 continue
             at_once = min(STEP, max(size, _LEAST_READ))
-            found = fetch(view, self.at, end, at_once, self._check_crcs, gaps)
-            if not found:
+            parts = fetch(view, self.at, end, at_once, self._check_crcs, gaps)
+            if not parts:
                 self.at = end
-            for fetched in found:
+            for fetched in parts:
                 size -= len(fetched.data)
                 if not self._take(fetched):
                     return
@@ -192,8 +192,8 @@ class _Making:
             window = _windows.pop()
         except IndexError:
             window = unset("uint8_t[]", WINDOW)
-        begin, found = int(first.position), (self._first, end, below, first.position, first.base_offset)
-        r = ffi.new("seg_table_read *", (*found, 0, 0, 0, self._check_crcs, refused))
+        begin, place = int(first.position), (self._first, end, below, first.position, first.base_offset)
+        r = ffi.new("seg_table_read *", (*place, 0, 0, 0, self._check_crcs, refused))
         files, handle = segment.pool.files, segment.handle
         last_byte = min(last_byte, begin + min(size, _MOST_PLAIN))
         self.rows.read(first.size, r, lambda table, r: files.read_by(
@@ -212,10 +212,10 @@ class _Making:
         if self._times is not None:
             wanted &= stamped(data, batches, position, *self._times)
         if len(batches) and wanted.any():
-            kept = batches if wanted.all() else batches[wanted]
+            chosen = batches if wanted.all() else batches[wanted]
             most = max(1, _MOST_PLAIN - self.rows.plain)
             try:
-                taken = self.rows.add(data, kept, segment.path, position, self._first, self._end, most)
+                taken = self.rows.add(data, chosen, segment.path, position, self._first, self._end, most)
             finally:
                 self._reach(self.rows.next_offset)
             if not taken:
@@ -261,11 +261,11 @@ class _Making:
 
     def _recall(self, segment: Segment, end: int, room: int) -> bool:
         """Add at most `room` rows of a remembered range; return False without one."""
-        found = recall(segment, self.at, end)
-        if found is None:
+        known = recall(segment, self.at, end)
+        if known is None:
             return False
-        first, last = self.at, min(found.end, self._end, self.at + room)
-        self.rows.add_range(first, last, found.timestamp_type, last - first)
+        first, last = self.at, min(known.end, self._end, self.at + room)
+        self.rows.add_range(first, last, known.timestamp_type, last - first)
         self._reach(last)
         return True
 

@@ -140,8 +140,8 @@ class TopicScan:
                 continue
             first = start
             if bounds.first_time > INT64_MIN:  # all records before the first one of that time are earlier
-                found = log.offset_for_time(bounds.first_time)
-                first = end if found is None else max(start, found)
+                earliest = log.offset_for_time(bounds.first_time)
+                first = end if earliest is None else max(start, earliest)
             yield TopicRange(log, max(first, bounds.first_offset), min(end, bounds.last_offset + 1))
 
     @property

@@ -133,20 +133,20 @@ class Sharing:
         if self.file.log_if_there(slot) is None:
             return None
         end, share = ffi.new("seg_shared_end *"), self.of(slot, key)
-        while (found := lib.seg_share_take_over(share, end)) == -errno.EINTR:
+        while (has_end := lib.seg_share_take_over(share, end)) == -errno.EINTR:
             """A signal's handler has run."""
         failed, share.log.failed = int(share.log.failed), 0  # the open syncs the log again
-        return AbandonedLog(end, int(share.log.synced), failed) if found else None
+        return AbandonedLog(end, int(share.log.synced), failed) if has_end else None
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
         """Publish ends of logs, all at one moment; `ends` is the mapping of the published ends."""
-        found = [(self._shares[slot], numbers, place) for slot, numbers, place in shown if place is not None]
-        marks = ffi.new("seg_marks[]", [_marks(numbers, place) for _, numbers, place in found])
-        if len(found) == 1:
-            lib.seg_share_show(found[0][0], marks)
-        elif found:
-            shares = ffi.new("seg_share *[]", [share for share, _, _ in found])
-            lib.seg_share_show_together(shares, marks, len(found), ends)
+        marked = [(self._shares[slot], numbers, place) for slot, numbers, place in shown if place is not None]
+        marks = ffi.new("seg_marks[]", [_marks(numbers, place) for _, numbers, place in marked])
+        if len(marked) == 1:
+            lib.seg_share_show(marked[0][0], marks)
+        elif marked:
+            shares = ffi.new("seg_share *[]", [share for share, _, _ in marked])
+            lib.seg_share_show_together(shares, marks, len(marked), ends)
 
     def end(self, slot: int, key: int) -> None:
         """Refuse appends to the log of a deleted partition."""
