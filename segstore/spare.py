@@ -97,8 +97,8 @@ def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> 
 
 
 def unset(size: int) -> tuple[int, bytes] | None:
-    """Return (room, data): `size` reused bytes for C to write; None without a fitting piece. The caller
-    returns both with `keep`.
+    """Return the room of a reused piece, and `size` bytes in it for C to write; None without a fitting piece.
+    The caller returns both with `keep`.
     """
     reused = _bytes.take(size, _is_unused)
     if reused is not None:

@@ -71,7 +71,7 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
 
 
 class LiveSet(Generic[T]):
-    """The living ones of the added objects. One thread may look at all of them while other threads and signal
+    """The added objects that still live. One thread may look at all of them while other threads and signal
     handlers add more: the set is copied in one step of C, unlike a `WeakSet`, whose iteration fails.
     """
 

@@ -20,7 +20,7 @@ _Step = Callable[[], None]
 
 
 class Pipeline:
-    """A context manager that orders writes: leaving it waits for the last write and raises its error.
+    """A context manager that makes writes in order: leaving it waits for the last write and raises its error.
 
     Ctrl-C may interrupt the exit from the block: code that continues after the block calls `end` first.
     """

@@ -91,8 +91,8 @@ def give(need: int) -> bool:
 
 
 def in_reserve(change: Callable[[], T], need: int = 0) -> T:
-    """Return the result of `change`. While it fails for a full file system, free `need` bytes of the calling
-    thread's reserve and repeat it. Raises OSError.
+    """Return the result of `change`. If the file system is full, free `need` bytes of the calling thread's
+    reserve, and repeat the call. Raises OSError.
     """
     while True:
         try:

@@ -238,7 +238,7 @@ class FileTree:
             return upload.commit()
 
     def put_file(self, path: str, file: File, last: Sequence[Entry], overwrite: bool) -> File:
-        """Make a file visible; all its chunks are written already, except the `last`. For `Upload`."""
+        """Make a file visible; all its chunks are written already, except the `last`. `Upload` calls this."""
         with self._lock:
             replaced = check_target(self._nodes, path, overwrite)
             shown = {**missing(self._nodes, parent_of(path), file.time), path: file}

@@ -69,7 +69,7 @@ class Rows(Protocol):
 
     @property
     def headers(self) -> HeaderColumn:
-        """Return the headers, pairs of str, and bytes or None."""
+        """Return the headers: pairs of str and (bytes or None)."""
 
     def __len__(self) -> int:
         """Return the number of records."""

@@ -27,7 +27,7 @@ _USUAL_RECORD = 64
 """Assumed bytes of a record until one was read; the first memory is allocated by this size."""
 Empty = Callable[[int, Any], Any]
 _FIXED = {"offset": "int64", "timestamp": "int64", "timestamp_type": "int8", "headers_at": "int64"}
-"""The columns of numbers; `seg_table` has these names with an s."""
+"""The columns of numbers; the fields of `seg_table` have these names with an "s" added."""
 
 
 class Strings:

@@ -81,8 +81,8 @@ class BatchMaker:
 
 _CONSTANT = frozenset({"topic", "partition"})
 _MOST_ROWS, _MOST_TOPICS, _MOST_NUMBERS = 1 << 17, 1 << 20, 1 << 22
-"""Most rows of a batch: in general, with at most the topic, and with at most the partition. Queries that only
-count get larger batches, since an engine has costs for each batch.
+"""Most rows of a batch: in general; with no other columns than topic and partition; with no other column than
+partition. Queries that only count get larger batches, since an engine has costs for each batch.
 """
 _SHORT = 16
 """Most bytes of a topic's name for batches of _MOST_TOPICS rows, which repeat it."""

@@ -64,7 +64,7 @@ def remember(segment: Segment, run: NDArray[np.void], end: int) -> None:
             joined = each._replace(first=joined.first)
     if len(run) < _LEAST and joined == span:
         return
-    # An overlapping range did not hold any more, or its batches would not have been read.
+    # A known range that overlaps is outdated: otherwise these batches would not have been read.
     known = [each for each in segment.dense if each.end <= joined.first or each.first >= joined.end]
     if len(known) < _MOST:
         segment.dense = tuple(sorted([*known, joined]))
