@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     )
     from segstore.mirroring.ending import EndedPartition, end_mirror
     from segstore.mirroring.mirror import Mirror, MirroredPartition, mirror
-    from segstore.mirroring.onward.mirror_to import MirrorTo, SentPartition, mirror_to
+    from segstore.mirroring.outbound.mirror_to import MirrorTo, SentPartition, mirror_to
     from segstore.records import Record, Records
     from segstore.replication.healing import Healed
     from segstore.replication.states import PartitionState, ReplicaState
     from segstore.replication.store import ReplicatedStore
     from segstore.replication.unreplicate import unreplicate
     from segstore.server.network.server import Server, serve
-    from segstore.standby.excess import CutRecord, cut_records
+    from segstore.standby.divergent_records import CutRecord, cut_records
     from segstore.standby.standby import Standby, follow, promote
     from segstore.standby.unfence import unfence
     from segstore.storage.check.check import Finding
@@ -183,10 +183,10 @@ _WHEN_ASKED_FOR = {
     ),
     "segstore.mirroring.ending": ("EndedPartition", "end_mirror"),
     "segstore.mirroring.mirror": ("Mirror", "MirroredPartition", "mirror"),
-    "segstore.standby.excess": ("CutRecord", "cut_records"),
+    "segstore.standby.divergent_records": ("CutRecord", "cut_records"),
     "segstore.standby.standby": ("Standby", "follow", "promote"),
     "segstore.standby.unfence": ("unfence",),
-    "segstore.mirroring.onward.mirror_to": ("MirrorTo", "SentPartition", "mirror_to"),
+    "segstore.mirroring.outbound.mirror_to": ("MirrorTo", "SentPartition", "mirror_to"),
     "segstore.records": ("Record", "Records"),
     "segstore.replication.healing": ("Healed",),
     "segstore.replication.states": ("PartitionState", "ReplicaState"),

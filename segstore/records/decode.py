@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore import spare
+from segstore import read_buffers
 from segstore._native import ffi, held, lib, unset
 from segstore.arrays import np
 from segstore.integers import INT64_MAX
@@ -100,7 +100,7 @@ Bytes = Any
 """bytes, or an object with a buffer: bytearray, memoryview, mmap, numpy uint8."""
 
 _FEW = 24
-_MANY = spare.LEAST // (8 * ROWS)
+_MANY = read_buffers.LEAST // (8 * ROWS)
 _SMALL = (1 << 20) + HEADER_SIZE
 """Most bytes of a scan whose headers fit into existing memory; reads of the default size do."""
 
@@ -241,7 +241,7 @@ def decode(
         pointers = held("int64_t *", starts), held("int64_t *", sizes)
         arguments = (*pointers, n, int(counts.sum()))
     count = arguments[3]
-    matrix = np.empty((ROWS, count), np.int64) if count < _MANY else spare.matrix(ROWS, count)
+    matrix = np.empty((ROWS, count), np.int64) if count < _MANY else read_buffers.matrix(ROWS, count)
     row = held(_INT64S, matrix)
     try:
         scratch = _unused.pop()
@@ -287,7 +287,7 @@ def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset:
     Return None if C refuses a message: it is compressed, or its bytes need the checks of `bring_up`.
     """
     n, arena = len(batches), buf if type(buf) is bytes else bytes(buf)
-    matrix = np.empty((ROWS, n), np.int64) if n < _MANY else spare.matrix(ROWS, n)
+    matrix = np.empty((ROWS, n), np.int64) if n < _MANY else read_buffers.matrix(ROWS, n)
     runs, run_count = np.empty(n, batch_type()), ffi.new("int64_t *")
     done = lib.seg_decode_messages(
         arena,

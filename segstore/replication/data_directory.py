@@ -34,12 +34,12 @@ from segstore.errors import (
 from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
+from segstore.replication.cpu_placement import Separation
 from segstore.replication.local_replica import Links, LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import VoterDirectory
 from segstore.replication.replica_fetch import LeaderRead
-from segstore.replication.separation import Separation
 from segstore.storage.inbox.told_topics import tell_topics
 from segstore.storage.segment.disk_thread import DiskThread
 from segstore.storage.store.store import open_context

@@ -33,8 +33,8 @@ from segstore.replication.metadata.voters import VoterPlan, check_paths, plan
 from segstore.replication.plain_directory import BecamePlain, check_replicated
 from segstore.replication.quorum_controller import Decision, Event, Published, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
+from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.replication.settings import ReplicationConfig
-from segstore.replication.side import ReplicatedWriter
 from segstore.replication.store import ReplicatedStore
 from segstore.replication.topic_admin import ReplicatedTopicAdmin
 from segstore.storage.context import Clock, StoreContext, os_errors, wall_clock

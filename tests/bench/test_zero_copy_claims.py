@@ -19,6 +19,8 @@ from segstore.bench.zero_copy.plan import BARE, KIB, LOG, MIB, OS_SENDFILE, Cont
 from segstore.bench.zero_copy.syscalls import Judged, SyscallCounts
 from segstore.errors import InvalidArgumentError
 
+pytestmark = pytest.mark.kind("programs")
+
 SMALL, MIDDLE, LARGE = KIB, 64 * KIB, MIB
 
 

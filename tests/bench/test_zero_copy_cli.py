@@ -21,6 +21,8 @@ from segstore.bench.results import Cell, Results, load, write
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
 from segstore.bench.zero_copy.plan import LOG
 
+pytestmark = pytest.mark.kind("programs")
+
 ONE = ("--quick", "--runs", "1", "--sinks", "unix", "--sizes", "1 KiB", "--caches", "warm", "--methods")
 
 

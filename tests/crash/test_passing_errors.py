@@ -38,6 +38,8 @@ from segstore.storage.meta.sweep_states import read_states
 from segstore.storage.repair.producer_files import ProducerFiles
 from segstore.storage.segment.segment_files import list_segments
 
+pytestmark = pytest.mark.kind("damage")
+
 ALL = os.environ.get("SEGSTORE_FLIPS") == "all"
 ERRORS = (errno.EMFILE, errno.EIO, errno.ENOMEM, errno.EACCES)
 WAYS = list(itertools.product(("open", "pread"), ERRORS))

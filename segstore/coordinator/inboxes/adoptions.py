@@ -49,7 +49,7 @@ from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.records import TRANSACTIONAL_FLAG, Encoded, Template
 from segstore.records.encoded import checked
-from segstore.replication.side import ReplicatedWriter
+from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.storage.inbox.adopt import check_staged
 from segstore.storage.inbox.known_ids import Adoption, check_again
 from segstore.storage.inbox.layout import Folder

@@ -25,7 +25,7 @@ from segstore.errors import (
     StoreClosedError,
 )
 from segstore.logger import Logger
-from segstore.replication.side import ENDING
+from segstore.replication.replicated_writer import ENDING
 from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.manifest import Manifest
 from segstore.storage.inbox.staged_file import StagedFile

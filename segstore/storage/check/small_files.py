@@ -1,6 +1,5 @@
-"""Checks the small files that are segstore's own: topic settings, quotas, credentials, settings of
-groups, notes of sweeps, producer ids, the cluster id, the format, the role, and those of a primary and its
-standby.
+"""Checks segstore's own small files: topic settings, quotas, credentials, settings of groups, notes of
+sweeps, producer ids, the cluster id, the format, the role, and those of a primary and its standby.
 
 On disk files are only read. Threads: any.
 """
@@ -30,8 +29,8 @@ from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
 def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_rest: bool) -> Iterator[Finding]:
-    """Yield the findings on the small files; in a store in use, none on copies that its writer may be about
-    to write. Raises OSError.
+    """Yield the findings on the small files. In a store in use, copies that its writer may be about to write
+    have none. Raises OSError.
     """
     for info in topics.values():
         if info.ours or info.lost is not None:
@@ -49,7 +48,7 @@ def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_res
 
 
 def _check_standby(files: Files, root: str) -> Iterator[Finding]:
-    """Yield the findings on the files that say who leads and who follows."""
+    """Yield the findings on the files with the roles of primary and standby."""
     held: tuple[CheckedFile[Any], ...] = (ROLE, FENCE, REGISTRATION, PROMOTION)
     for each in held:
         refused = "" if each is PROMOTION else ": no open for writing is possible"

@@ -40,7 +40,7 @@ from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.unsynced_joins import UnsyncedJoins
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.topics import TopicInfo
-from segstore.storage.told import ReportedFailures
+from segstore.storage.reported_failures import ReportedFailures
 from segstore.threads import Background, Latch, apart, others_are_gone
 
 # --- watch -------------------------------------------------------------------------------------

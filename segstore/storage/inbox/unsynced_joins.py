@@ -25,7 +25,7 @@ from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.topic_info import TopicInfo
-from segstore.storage.told import ReportedFailures
+from segstore.storage.reported_failures import ReportedFailures
 
 log = Logger("segstore")
 

@@ -24,8 +24,8 @@ RATES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 
 
 class Entity(NamedTuple):
-    """Whom limits are for (Kafka: ClientQuotaEntity, KIP-55): a user, a client id, or a user's client id.
-    Each is a name, DEFAULT, or None where it does not matter; one of them does.
+    """The clients to which limits apply (Kafka: ClientQuotaEntity, KIP-55): a user, a client id, or a user's
+    client id. Each field is a name, DEFAULT, or None if it does not matter; at least one is not None.
     """
 
     user: str | None
@@ -51,20 +51,20 @@ def quota_copies(files: Files, root: str) -> Copies[Limits]:
 
 
 def read_limits(files: Files, root: str) -> Limits:
-    """Return the limits; none where there is no file. Raises CorruptCheckpointError, StorageError where both
+    """Return the limits; an empty dict without a file. Raises CorruptCheckpointError, StorageError if both
     copies are damaged; OSError.
     """
     return quota_copies(files, root).read() or {}
 
 
 def write_limits(files: Files, root: str, limits: Mapping[Entity, Mapping[str, int]]) -> None:
-    """Replace the limits, durable when this returns. Raises OSError; the old limits hold then."""
+    """Replace the limits, durable when this returns. Raises OSError; the old limits stay then."""
     quota_copies(files, root).write(seal(to_json(limits)))
 
 
 def to_json(limits: Mapping[Entity, Mapping[str, int]]) -> dict[str, Any]:
-    """Return the limits as they are kept: of client ids by name in "clients"; and where users have any, the
-    same of each user in "users", whose own are in "rates".
+    """Return the limits in the file's form. "clients" has rates by client id. If users have limits, "users"
+    has each user's own "rates" and "clients".
     """
     clients = {
         each.client_id: dict(rates) for each, rates in sorted(limits.items(), key=_order) if each.user is None
@@ -86,7 +86,7 @@ def _order(limit: tuple[Entity, Mapping[str, int]]) -> tuple[str, str]:
 
 
 def from_json(held: Any) -> Limits:
-    """Return limits that were kept. Raises ValueError."""
+    """Return limits from the file's form. Raises ValueError."""
     version = held.get("version") if isinstance(held, dict) else None
     if type(version) is int and version not in (_VERSION, _WITH_USERS):
         raise ValueError(f"version {version!r} is unknown, {_VERSION} and {_WITH_USERS} are known")
@@ -119,8 +119,8 @@ def _of_clients(user: str | None, held: Any) -> Limits:
 
 
 def parse_limits(data: bytes, where: str) -> tuple[Limits, bool]:
-    """Return the limits in the bytes, and whether these have a checksum. Raises CorruptCheckpointError, which
-    names `where`.
+    """Return the limits, and whether `data` has a checksum. Raises CorruptCheckpointError, which names
+    `where`.
     """
     try:
         held, checked = unseal(data)

@@ -1,5 +1,5 @@
-"""Settings of single groups, `.segstore/groups.json` and its second copy `groups.copy`: by group, those that
-were made, by Kafka's names (KIP-848; Kafka: GroupConfig).
+"""Settings of single groups, `.segstore/groups.json` and its second copy `groups.copy`: by group, the
+settings that were set, by Kafka's names (KIP-848; Kafka: GroupConfig).
 
 Their form is that of `small_files`. The file is believed whole or not at all. It is replaced in one step, so
 that a crash leaves the old settings or the new. Threads: any may read; a thread that writes holds the lock of
@@ -22,7 +22,7 @@ _VERSION = 1
 _MOST_BYTES = 1 << 28
 
 GroupConfigs = Mapping[str, GroupConfig]
-"""By group; each has settings that were made."""
+"""By group; each group here has at least one setting of its own."""
 
 
 def group_config_copies(files: Files, root: str) -> Copies[GroupConfigs]:
@@ -33,14 +33,14 @@ def group_config_copies(files: Files, root: str) -> Copies[GroupConfigs]:
 
 
 def read_group_configs(files: Files, root: str) -> GroupConfigs:
-    """Return the settings; none where there is no file. Raises CorruptCheckpointError, StorageError where
-    both copies are damaged; OSError.
+    """Return the settings; an empty dict without a file. Raises CorruptCheckpointError, StorageError if both
+    copies are damaged; OSError.
     """
     return group_config_copies(files, root).read() or {}
 
 
 def write_group_configs(files: Files, root: str, configs: GroupConfigs) -> None:
-    """Replace the settings, durable when this returns. Raises OSError; the old ones hold then."""
+    """Replace the settings, durable when this returns. Raises OSError; the old settings stay then."""
     held = {group: config.to_mapping() for group, config in sorted(configs.items())}
     group_config_copies(files, root).write(seal({"version": _VERSION, "groups": held}))
 

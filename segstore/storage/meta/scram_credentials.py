@@ -1,9 +1,9 @@
 """Credentials of SCRAM users, `.segstore/scram.json` and its second copy `scram.copy`, by user and mechanism.
 
 Their form is that of `small_files`. The file is believed whole or not at all. It is replaced in one step, so
-that a crash leaves the old credentials or the new. It has no passwords, and nothing by which one could
-authenticate; but who may read the store can try passwords against it. Threads: any may
-read; a thread that writes holds the lock of `segstore.coordinator.credentials`.
+that a crash leaves the old credentials or the new. It has no passwords, and no value that is enough to
+authenticate; but a reader of the store can try passwords against it. Threads: any may read; a thread that
+writes holds the lock of `segstore.coordinator.credentials`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 28
 
 
 class ScramCredential(NamedTuple):
-    """What is kept of a password (RFC 5802: StoredKey and ServerKey; Kafka: ScramCredential)."""
+    """The keys that are stored for a password (RFC 5802: StoredKey and ServerKey; Kafka: ScramCredential)."""
 
     salt: bytes
     stored_key: bytes
@@ -51,19 +51,19 @@ def scram_copies(files: Files, root: str) -> Copies[Credentials]:
 
 
 def read_credentials(files: Files, root: str) -> Credentials:
-    """Return the credentials; none where there is no file. Raises CorruptCheckpointError, StorageError where
+    """Return the credentials; an empty dict without a file. Raises CorruptCheckpointError, StorageError if
     both copies are damaged; OSError.
     """
     return scram_copies(files, root).read() or {}
 
 
 def write_credentials(files: Files, root: str, credentials: Credentials) -> None:
-    """Replace the credentials, durable when this returns. Raises OSError; the old ones hold then."""
+    """Replace the credentials, durable when this returns. Raises OSError; the old credentials stay then."""
     scram_copies(files, root).write(seal({"version": _VERSION, "users": to_json(credentials)}))
 
 
 def to_json(credentials: Credentials) -> dict[str, Any]:
-    """Return the credentials as JSON has them."""
+    """Return the credentials as JSON values."""
     return {
         user: {mechanism: _to_json(held[mechanism]) for mechanism in sorted(held)}
         for user, held in sorted(credentials.items())
@@ -76,7 +76,7 @@ def _to_json(credential: ScramCredential) -> dict[str, Any]:
 
 
 def from_json(held: Any) -> Credentials:
-    """Return the credentials that `to_json` was given. Raises ValueError, which tells no secret."""
+    """Return credentials from their JSON values. Raises ValueError, whose text has no secret."""
     if not isinstance(held, dict) or not all(isinstance(each, dict) for each in held.values()):
         raise ValueError("an object of users with their mechanisms is expected")
     return {user: {name: _from_json(user, name, each[name]) for name in each} for user, each in held.items()}

@@ -1,7 +1,7 @@
-"""Notes of sweeps, `.segstore/sweeps.json`: when each partition was swept last, and what went wrong.
+"""Notes of sweeps, `.segstore/sweeps.json`: the time of each partition's last sweep, and its error.
 
 Other processes read them (`segstore topics`, `segstore stats`). The file is a note, never evidence: it is
-written whole, not synced, and one that can't be read, or whose checksum does not match, counts as missing.
+written whole, not synced, and a file that can't be read, or whose checksum does not match, counts as missing.
 Threads: any; one lock.
 """
 
@@ -24,10 +24,10 @@ _LATEST_MS = 253_402_300_799_999  # the year 9999
 
 
 class SweepState(NamedTuple):
-    """What is known of a partition's sweeps. `swept_ms` is by the store's clock, -1 for never; `error` says
-    why the last sweep failed, None if it did not; `deleted_bytes` and `compacted_bytes` are what sweeps have
-    freed since the partition was made. The latter is negative where compacted segments are larger than they
-    were.
+    """The state of a partition's sweeps. `swept_ms` is by the store's clock, -1 for never; `error` is the
+    error of the last sweep, None if it succeeded; `deleted_bytes` and `compacted_bytes` are the bytes that
+    retention and compaction have freed since the partition was made. `compacted_bytes` is negative if
+    compaction has made segments larger.
     """
 
     swept_ms: int = NEVER
@@ -37,7 +37,7 @@ class SweepState(NamedTuple):
 
 
 class SweepStates:
-    """What is known of each partition's sweeps."""
+    """The states of all partitions' sweeps."""
 
     def __init__(self, files: Files, root: str) -> None:
         self._files, self._path = files, states_path(root)
@@ -52,7 +52,7 @@ class SweepStates:
         return dict(self._held)
 
     def note(self, key: TopicPartitionKey, change: Callable[[SweepState], SweepState]) -> None:
-        """Change what is known of a partition."""
+        """Change the state of a partition."""
         with self._lock:
             self._held[key] = change(self[key])
             self._changed = True
@@ -65,7 +65,7 @@ class SweepStates:
             self._held = held
 
     def save(self, there: Callable[[TopicPartitionKey], bool]) -> None:
-        """Write what changed, without partitions that are not `there`. Raises OSError."""
+        """Write the states if they changed, without partitions that are not `there`. Raises OSError."""
         with self._lock:
             self._held = {key: state for key, state in self._held.items() if there(key)}
             if self._changed:
@@ -74,13 +74,13 @@ class SweepStates:
 
 
 def format_states(held: Mapping[TopicPartitionKey, SweepState]) -> bytes:
-    """Return the bytes that `parse_states` reads."""
+    """Return the notes in the form that `parse_states` reads."""
     return seal({"sweeps": [[*key, state._asdict()] for key, state in sorted(held.items())]})
 
 
 def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; an older segstore wrote the list alone. Raises CorruptCheckpointError, which names
-    `where`.
+    """Return the notes, also from an older segstore's file, which is a list. Raises CorruptCheckpointError,
+    which names `where`.
     """
     try:
         held, _ = unseal(data)
@@ -96,8 +96,8 @@ def states_path(root: str) -> str:
 
 
 def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; none where the file is damaged or missing: `damaged_states` says which. Raises an
-    OSError that may pass.
+    """Return the notes; an empty dict if the file is damaged or missing (`damaged_states` finds damage).
+    Raises an OSError that may pass.
     """
     path = states_path(root)
     try:
@@ -110,9 +110,7 @@ def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
 
 
 def damaged_states(files: Files, root: str) -> tuple[str, str]:
-    """Return the file's path, and what is wrong with it: "" for nothing, also where there is no file. Raises
-    OSError.
-    """
+    """Return the file's path and its damage, "" if it is sound or missing. Raises OSError."""
     path = states_path(root)
     try:
         parse_states(files.read_file(path, _MOST), path)
@@ -129,7 +127,7 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     error = held.get("error")
     numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
     swept, deleted, compacted = map(int, numbers)
-    # A compaction may need more bytes than before: a batch that keeps only its last offset is a new batch.
+    # A compaction may need more bytes than before: a batch that keeps only its last offset is written anew.
     if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted <= INT64_MAX and abs(compacted) <= INT64_MAX):
         raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
     # A path in the error's text may be no valid UTF-8.

@@ -20,6 +20,8 @@ from .shrinking import report
 from .steps import Step
 from .world import World
 
+pytestmark = pytest.mark.kind("simulation of replicas")
+
 SEEDS, PART, STEPS = 300, 5, 20
 """Always the same ones, `PART` of them in a test: `make simulate-replicas` takes others each time."""
 
