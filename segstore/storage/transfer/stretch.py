@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore._native import Sendable, ffi
 from segstore.files import Files, Handle
 from segstore.records import TRANSACTIONAL_FLAG
-from segstore.storage.log.exchange import NativeExchange
 from segstore.storage.log.read import MayBeMissing
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.short_way import sendable
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from segstore.storage.context import StoreContext
+    from segstore.storage.log.exchange import NativeExchange
 
 _FOUND = ffi.typeof("seg_found *")
 
