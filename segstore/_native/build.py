@@ -1,9 +1,9 @@
 """Builds the native part as `segstore._native._segstore`; nothing on disk but the build's own output.
 
-Run by setup.py (`cffi_modules`) and never imported by the package. SEGSTORE_SANITIZE=address,undefined builds
-with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 what counts lines and branches for gcov;
-SEGSTORE_STORM=1 with steps at which a process pauses, dies or stops by chance (step.h), never beside the
-usual build.
+setup.py runs it (`cffi_modules`), and the package never imports it. SEGSTORE_SANITIZE=address,undefined
+builds with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 with counts of lines and branches for
+gcov; SEGSTORE_STORM=1 with steps at which a process pauses, dies or stops by chance (step.h), never in the
+same place as the usual build.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ CONTRACT = (
     "staging",
     "cleaner",
 )
-"""The headers of `contract/`, each behind those that it includes."""
+"""The headers of `contract/`, each after the headers that it includes."""
 HEADERS = (
     "active.h",
     "batch.h",
@@ -147,7 +147,7 @@ def flags() -> tuple[list[str], list[str]]:
 
 
 def declarations() -> str:
-    """Return the contract without its directives, which cffi does not take."""
+    """Return the contract without its preprocessor directives, which cffi does not accept."""
     lines: list[str] = []
     for name in CONTRACT:
         lines += (HERE / "contract" / f"{name}.h").read_text(encoding="utf-8").splitlines(keepends=True)

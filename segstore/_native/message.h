@@ -44,15 +44,15 @@ static inline int32_t message_verdict(const uint8_t *h, int64_t there, int64_t p
     return key_len < -1 || key_len > most ? SEG_BAD_LENGTH : 0;
 }
 
-/* The least offset that an entry may have in it. A wrapper does not say where it begins: behind `before`, at the
- * earliest, or at any offset where that is UNKNOWN; its own is given then. */
+/* The least offset that an entry may hold. A wrapper's header has only its last offset: its first is after `before` at
+ * the earliest; if `before` is UNKNOWN, the last offset is returned. */
 static inline int64_t message_base(const uint8_t *h, int64_t before)
 {
     int64_t offset = get64(h);
     return h[MESSAGE_AT_ATTRIBUTES] & CODEC_MASK && before > UNKNOWN && before < offset ? before + 1 : offset;
 }
 
-/* What an entry says that has MESSAGE_LEAST bytes at least. Bits that magic 0 and 1 don't know are left out. A
+/* The fields of an entry with MESSAGE_LEAST bytes at least. Attribute bits unknown to magic 0 and 1 are cleared. A
  * wrapper counts as one record. */
 static inline void parse_message(const uint8_t *h, int64_t position, int64_t before, seg_batch *b)
 {
@@ -88,7 +88,7 @@ typedef struct message {
     int magic, attributes;
 } message;
 
-/* The whole entry of `size` bytes at h: 1, or 0 where its lengths don't fill it. */
+/* Read the whole entry of `size` bytes at h: 1, or 0 if its lengths don't fill it. */
 INLINE int read_message(const uint8_t *h, int64_t size, message *m)
 {
     m->magic = h[AT_MAGIC];
