@@ -162,7 +162,7 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch
         if (!seg_tail_show_batches(t, len, batches, n))
             return SEG_SLOW;
     } else if (!seg_tail_hand_on(t, buf, len, batches, n))
-        return SEG_BEHIND - batches[0].base_offset;
+        return SEG_UNREPLICATED - batches[0].base_offset;
     return batches[0].base_offset;
 }
 
@@ -216,7 +216,7 @@ static int64_t begin(seg_tail *t, int32_t brief)
 /* Make an append, or have the lock's holder make it. */
 static int64_t make(seg_tail *t, seg_waiting *w)
 {
-    int found = t->here[0] ? seg_combine_enter(t, w) : SEG_WITHDRAWN;
+    int found = t->owner[0] ? seg_combine_enter(t, w) : SEG_WITHDRAWN;
     if (found == SEG_HOLDS && begin(t, 0) == 0)
         return end(t, seg_tail_make(t, w));
     if (found == SEG_HOLDS) {
@@ -305,7 +305,7 @@ int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int6
     seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
     b = b ? b : &plain;
     if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || !is_short(r) ||
-        (r->key_len < 0 && t->needs_key) || !t->plain || !t->here[0])
+        (r->key_len < 0 && t->needs_key) || !t->plain || !t->owner[0])
         return SEG_SLOW;
     int holds = try_enter(t); /* before the clock is read: LogAppendTime rises with the offsets */
     int64_t code = holds ? begin(t, r->brief) : r->brief ? SEG_BUSY : 0;
@@ -365,7 +365,7 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
     h->size = 0;
     /* Checked without the lock: for a paused tail the batch is not worth checking. The settings may have changed since
      * the rules were read. */
-    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || t->stamps == rules->create_time)
+    if (!t->owner[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || t->stamps == rules->create_time)
         return SEG_SLOW;
     int64_t clock = now == SEG_NOW ? clock_ms() : now;
     if (seg_check_batch(batch, len, rules, clock, h, &found) != SEG_CHECKED ||
@@ -412,7 +412,7 @@ int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t hi
 {
     seg_scan_end stop;
     /* Checked without the lock, as in seg_tail_take. */
-    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED))
+    if (!t->owner[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED))
         return SEG_SLOW;
     int64_t n = seg_scan(buf, len, 0, -1, 0, INT64_MAX, INT64_MAX, 1, batches, most, &stop);
     if (stop.status != SEG_END || !enter_if_open(t))

@@ -19,7 +19,7 @@
  *
  * Two kinds of appends get a write of their own: appends of more than SEG_SHARED_ROOM bytes, whose copy would delay
  * small ones; and appends to a log with followers' tails, which take one append at a time in their jobs, and for which
- * SEG_BEHIND answers one append. LogAppendTime is set when an append is admitted, and so rises with the offsets.
+ * SEG_UNREPLICATED answers one append. LogAppendTime is set when an append is admitted, and so rises with the offsets.
  *
  * A thread may wait in a slot with the interpreter's lock only if it may wait for the tail's lock with it: that is, if
  * the holder writes by seg_pwritev, and needs no lock of the interpreter's (keep_lock.h).
@@ -136,7 +136,7 @@ static int64_t write_together(seg_tail *t, seg_waiting *const *group, int64_t n)
 
 /* Whether no append of the group is of the same producer: batches are judged by the written ones, so a repeated batch
  * would be admitted twice. */
-static int is_apart(const seg_waiting *w, seg_waiting *const *group, int64_t n)
+static int is_other_producer(const seg_waiting *w, seg_waiting *const *group, int64_t n)
 {
     if (w->n <= 0 || w->batches[0].producer_id < 0)
         return 1;
@@ -160,7 +160,7 @@ int64_t seg_combine(seg_tail *t)
         return 0;
     int64_t n = take_all(t, taken), before = shown_of(t);
     for (int64_t i = 0; i < n; i++)
-        if (may_make(t) && !t->n_followers && is_apart(taken[i], group, many) && seg_tail_admit(t, taken[i], &ahead))
+        if (may_make(t) && !t->n_followers && is_other_producer(taken[i], group, many) && seg_tail_admit(t, taken[i], &ahead))
             group[many++] = taken[i];
         else
             alone[few++] = taken[i];

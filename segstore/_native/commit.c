@@ -178,7 +178,7 @@ static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 
 int64_t seg_tail_syncs(const seg_tail *t)
 {
-    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
+    if (!t->owner[0] || !__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
         return 0;
     if (*t->commit->failed || is_closed(t->commit))
         return 0;

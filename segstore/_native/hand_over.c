@@ -7,7 +7,7 @@
  *
  * Thread contract: any thread. A job is posted again only when it is over. Jobs are a list by compare-and-swap, with
  * the newest first; the thread takes the whole list at once. A forked process has no such thread, and posts no jobs:
- * its tails are not open (seg_tail.here).
+ * its tails are not open (seg_tail.owner).
  *
  * The kernel may leave the thread on its appender's processor for long, because each of them sleeps while the other
  * runs, and neither can spin there. The thread is then replaced by a new one, which the kernel begins on the idlest
@@ -150,8 +150,8 @@ static void note_place(seg_disk_thread *d, const seg_job *j)
 {
     int here = is_here(j->cpu);
     __atomic_store_n(&d->cpu, processor(), __ATOMIC_RELAXED);
-    d->spins = j->apart && !here;
-    if (!j->apart || !here) {
+    d->spins = j->two_cpus && !here;
+    if (!j->two_cpus || !here) {
         d->together = 0;
         d->bears -= d->bears > FEWEST;
         return;
@@ -300,7 +300,7 @@ static int add(seg_disk_thread *d, seg_job *j)
 }
 
 int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t len, const seg_batch *batches,
-                     int64_t n, int64_t moved, int32_t apart)
+                     int64_t n, int64_t moved, int32_t two_cpus)
 {
     uint8_t *to = room_for(j, len, n);
     if (to == NULL)
@@ -316,8 +316,8 @@ int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t 
     j->len = len;
     j->n = n;
     j->cpu = processor();
-    j->apart = apart;
-    j->spins = apart && !is_here(__atomic_load_n(&j->thread->cpu, __ATOMIC_RELAXED));
+    j->two_cpus = two_cpus;
+    j->spins = two_cpus && !is_here(__atomic_load_n(&j->thread->cpu, __ATOMIC_RELAXED));
     __atomic_store_n(&j->waited, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&j->state, POSTED, __ATOMIC_RELAXED);
     own(&j->owners);

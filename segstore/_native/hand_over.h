@@ -31,7 +31,7 @@ struct seg_job {
     int64_t room;
     int64_t n;
     int32_t cpu;                /* the processor of the posting thread */
-    int32_t apart;              /* whether the thread has a processor besides that of the waiting thread */
+    int32_t two_cpus;           /* whether the thread has a processor besides that of the waiting thread */
     int32_t spins;              /* whether the waiting thread has a processor that no other thread needs */
     struct seg_large *large;    /* the bytes and batches of a large job; else NULL */
     seg_batch batches[SEG_FEW];
@@ -41,7 +41,7 @@ struct seg_job {
  * now. */
 __attribute__((visibility("hidden"))) int64_t seg_job_post(struct seg_job *j, const seg_tail *f, const uint8_t *buf,
                                                            int64_t len, const seg_batch *batches, int64_t n,
-                                                           int64_t moved, int32_t apart);
+                                                           int64_t moved, int32_t two_cpus);
 
 /* The batches of the posted write, until seg_job_done. */
 static inline const seg_batch *seg_job_batches(const struct seg_job *j)

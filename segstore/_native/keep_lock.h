@@ -8,7 +8,7 @@
 #include "bytes.h"
 #include "contract/log.h"
 
-enum { APART = 1000 };      /* appends */
+enum { SLOW_APPENDS = 1000 };      /* appends */
 #define TOO_LONG 20000000   /* ns; the interpreter itself lets a thread keep the lock for 5 ms */
 
 /* Whether an append only writes to one file, by C's own function, and waits for no other process. */
@@ -20,12 +20,12 @@ static inline int is_plain_write(const seg_tail *t)
 /* Whether an append releases the lock because an earlier append took long; each call counts one such append. */
 static inline int is_slow(seg_tail *t)
 {
-    return __atomic_load_n(&t->apart, __ATOMIC_RELAXED) > 0 &&
-        __atomic_fetch_sub(&t->apart, 1, __ATOMIC_RELAXED) > 0;
+    return __atomic_load_n(&t->release_gil_for, __ATOMIC_RELAXED) > 0 &&
+        __atomic_fetch_sub(&t->release_gil_for, 1, __ATOMIC_RELAXED) > 0;
 }
 
 /* Whether an append releases the lock. */
-static inline int is_apart(seg_tail *t)
+static inline int releases_gil(seg_tail *t)
 {
     return !is_plain_write(t) || is_slow(t);
 }
@@ -47,7 +47,7 @@ static inline int64_t clock_ns(void)
 static inline void note_time(seg_tail *t, int64_t ns)
 {
     if (ns >= TOO_LONG)
-        __atomic_store_n(&t->apart, APART, __ATOMIC_RELAXED);
+        __atomic_store_n(&t->release_gil_for, SLOW_APPENDS, __ATOMIC_RELAXED);
 }
 
 #endif

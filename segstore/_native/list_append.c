@@ -142,7 +142,7 @@ static int may_fit(const records *r, PyObject *values)
 static int take(records *r, PyObject *const *arguments)
 {
     const seg_tail *t = r->tail;
-    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || !t->plain || !may_fit(r, arguments[VALUES]))
+    if (!t->owner[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || !t->plain || !may_fit(r, arguments[VALUES]))
         return 0;
     r->bytes = r->n * NUMBERS;
     r->spans = PyMem_Malloc((size_t)(2 * r->n) * sizeof(seg_span));
@@ -156,7 +156,7 @@ static int64_t write_out(const records *r, uint8_t *out, int64_t size, seg_batch
 {
     seg_tail *t = r->tail;
     int64_t first;
-    if (size <= KEPT && !is_apart(t)) {
+    if (size <= KEPT && !releases_gil(t)) {
         int64_t began = clock_ns();
         first = seg_write(t, out, size, batches, n, r->expected, r->now, 0);
         note_time(t, clock_ns() - began);

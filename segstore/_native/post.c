@@ -181,9 +181,9 @@ static PyObject *tail_of(Lane *l, seg_tail **t)
     int usable = closed == Py_False && is_none(l->partition, "acks");
     Py_XDECREF(closed);
     PyObject *tail = l->tail;
-    if (usable && is_none(tail, "due") && is_none(tail, "late") && is_none(tail, "clock")) {
+    if (usable && is_none(tail, "on_append") && is_none(tail, "flush_left") && is_none(tail, "clock")) {
         *t = (seg_tail *)(uintptr_t)number_of(tail, "address");
-        if (!PyErr_Occurred() && is_plain_write(*t) && __atomic_load_n(&(*t)->apart, __ATOMIC_RELAXED) <= 0)
+        if (!PyErr_Occurred() && is_plain_write(*t) && __atomic_load_n(&(*t)->release_gil_for, __ATOMIC_RELAXED) <= 0)
             return Py_NewRef(tail);
     }
     return NULL;

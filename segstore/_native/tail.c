@@ -94,7 +94,7 @@ void seg_share_leave(seg_tail *t)
 int64_t seg_share_catch_up(seg_tail *t)
 {
     const seg_share *s = __atomic_load_n(&t->share, __ATOMIC_ACQUIRE);
-    if (!s || !t->here[0] || __atomic_load_n(&s->log->current, __ATOMIC_ACQUIRE) == s->current || enter(t))
+    if (!s || !t->owner[0] || __atomic_load_n(&s->log->current, __ATOMIC_ACQUIRE) == s->current || enter(t))
         return 0;
     int more = t->open && t->share && seg_share_look(t) && t->active->end->next_offset > t->shown_offset;
     if (more)
@@ -117,7 +117,7 @@ int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen, int64_
             *stable = decided;
             return shown;
         }
-        if (!t->here[0])
+        if (!t->owner[0])
             return SEG_SLOW; /* a thread of the parent was changing the ends, and does not exist here */
         relax();
     }
@@ -125,8 +125,8 @@ int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen, int64_
 
 int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen)
 {
-    int64_t error = t->here[0] ? enter(t) : 0;
-    if (error || !t->here[0])
+    int64_t error = t->owner[0] ? enter(t) : 0;
+    if (error || !t->owner[0])
         return error;
     int64_t paused = !t->open;
     if (paused)
@@ -137,7 +137,7 @@ int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen
 
 int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)
 {
-    if (!t->here[0])
+    if (!t->owner[0])
         return 0;
     int64_t error = enter(t);
     if (error)
@@ -156,7 +156,7 @@ int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)
 
 int64_t seg_tail_synced(seg_tail *t, int64_t synced)
 {
-    if (!t->here[0])
+    if (!t->owner[0])
         return 0;
     int64_t error = enter(t);
     if (error)
@@ -174,7 +174,7 @@ int64_t seg_tail_synced(seg_tail *t, int64_t synced)
 
 int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd, seg_syncer *sync, seg_share *share)
 {
-    if (!t->here[0] || enter(t))
+    if (!t->owner[0] || enter(t))
         return SEG_SLOW;
     int64_t end = t->open && (t->share || t->names == t->synced_names) ? t->shown_offset : SEG_SLOW;
     if (t->share)
@@ -240,8 +240,8 @@ static int64_t close_log(seg_tail *t)
 
 int64_t seg_tail_begin(seg_tail *t)
 {
-    int64_t error = t->here[0] ? enter(t) : 0;
-    if (error || !t->here[0])
+    int64_t error = t->owner[0] ? enter(t) : 0;
+    if (error || !t->owner[0])
         return error;
     t->torn = t->hidden = 0;
     t->appends = 0;
@@ -255,9 +255,9 @@ int64_t seg_tail_begin(seg_tail *t)
 
 int64_t seg_tail_pause(seg_tail *t, int32_t release)
 {
-    if (!t->here[0] && release)
+    if (!t->owner[0] && release)
         t->fd = -1;
-    for (int settled = !t->here[0]; !settled;) {
+    for (int settled = !t->owner[0]; !settled;) {
         int64_t error = enter(t);
         if (error)
             return error;
@@ -279,7 +279,7 @@ int64_t seg_tail_pause(seg_tail *t, int32_t release)
 int64_t seg_tail_quit(seg_tail *t)
 {
     int32_t free = FREE;
-    if (!t->here[0]) {
+    if (!t->owner[0]) {
         t->fd = -1;
         return 1;
     }
@@ -301,7 +301,7 @@ int64_t seg_tail_quit(seg_tail *t)
 
 void seg_tail_fence(seg_tail *t, int32_t epoch)
 {
-    if (!t->here[0])
+    if (!t->owner[0])
         return;
     __atomic_store_n(&t->fenced_below, epoch, __ATOMIC_SEQ_CST);
     turn_away(t);

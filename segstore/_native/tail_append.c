@@ -5,7 +5,7 @@
  * cffi releases that lock for every call. If several threads append, each of them would wait for the lock after each
  * record, which costs more than the write itself: 1 to 2 us into the page cache. So the lock is kept if the call only
  * makes such a write. It is released if the call may sync, writes to several files, or writes by a function of the
- * tail's own; and for the next APART appends after an append that took TOO_LONG: then the disk is throttled, or the
+ * tail's own; and for the next SLOW_APPENDS appends after an append that took TOO_LONG: then the disk is throttled, or the
  * file system is remote.
  *
  * Headers are copied into bytes first, with the interpreter's lock held: once it is released, their list may change.
@@ -52,7 +52,7 @@ static int64_t make_holding_the_lock(const append_call *c)
     return offset;
 }
 
-static int64_t make_apart(const append_call *c)
+static int64_t make_without_gil(const append_call *c)
 {
     int64_t offset;
     Py_BEGIN_ALLOW_THREADS
@@ -122,10 +122,10 @@ static PyObject *tail_append(PyObject *module, PyObject *const *arguments, Py_ss
     if (PyErr_Occurred())
         return NULL;
     c.record.brief = 0;
-    if (!is_apart(c.tail))
+    if (!releases_gil(c.tail))
         return PyLong_FromLongLong(make_holding_the_lock(&c));
     int64_t offset = make_briefly(&c);
-    return PyLong_FromLongLong(offset == SEG_BUSY ? make_apart(&c) : offset);
+    return PyLong_FromLongLong(offset == SEG_BUSY ? make_without_gil(&c) : offset);
 }
 
 /* seg_tail_flush, repeated after a signal whose handler has raised nothing. */

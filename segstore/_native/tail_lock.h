@@ -90,7 +90,7 @@ static inline void leave(seg_tail *t)
 /* Take the lock of a tail that is open: 1; 0 if it is paused, if a signal comes, or in a child. */
 static inline int enter_if_open(seg_tail *t)
 {
-    if (!t->here[0] || enter_to_append(t))
+    if (!t->owner[0] || enter_to_append(t))
         return 0;
     if (__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
         return 1;

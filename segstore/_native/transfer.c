@@ -157,7 +157,7 @@ int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int6
     const seg_segment *of = &s->segment;
     seg_found own, *at = found ? found : &own;
     at->reads = 0;
-    if (offset < of->base_offset || offset >= s->below || max_bytes < 0 || (s->here && !s->here[0]))
+    if (offset < of->base_offset || offset >= s->below || max_bytes < 0 || (s->owner && !s->owner[0]))
         return SEG_SLOW;
     if (!recall(s, offset, max_bytes, at)) {
         at->reads = 0;

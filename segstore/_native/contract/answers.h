@@ -21,8 +21,8 @@
  * is no errno, and none of the numbers below. */
 enum { SEG_SLOW = -65536 };
 
-/* The answer to an append that is in the leader's log, but not in every follower's, is SEG_BEHIND less its offset. */
-enum { SEG_BEHIND = -65540 };
+/* The answer to an append that is in the leader's log, but not in every follower's, is SEG_UNREPLICATED less its offset. */
+enum { SEG_UNREPLICATED = -65540 };
 
 /* Errors of encoding columns, and of decoding records. */
 enum {

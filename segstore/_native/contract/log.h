@@ -43,7 +43,7 @@ typedef struct seg_tail {
     int32_t needs_key;
     int32_t plain;           /* 1: seg_tail_append may encode; 0: the topic's records are compressed */
     int32_t stamps;          /* 1: LogAppendTime: the clock stamps appends, except those of seg_tail_follow */
-    const uint8_t *here;     /* 1 in this process, 0 in its children */
+    const uint8_t *owner;    /* 1 in the process that made the tail, 0 in its children */
     uint64_t sequence;       /* odd while the next three, and stable_offset, change */
     int64_t shown_position;  /* where shown_offset begins in the active segment */
     int64_t shown_offset;    /* all below is shown: followers may fetch it; -1 while Python changes the view */
@@ -73,7 +73,7 @@ typedef struct seg_tail {
     int32_t n_followers;     /* tails that get each append before readers see it */
     struct seg_tail *followers[SEG_FOLLOWERS];
     int64_t high_watermark;  /* -1: shown_offset */
-    int32_t apart;           /* the next appends that release the interpreter's lock (tail_append.c) */
+    int32_t release_gil_for; /* the next appends that release the interpreter's lock (tail_append.c) */
     struct seg_job *job;     /* for a follower that its directory's thread writes; NULL: the appending thread writes */
     int32_t unsettled;       /* 1: the result of that thread's write was not read yet */
     int32_t hands_over;      /* 1: a follower has a job, which limits the size of an append */
@@ -101,10 +101,10 @@ typedef struct seg_record {
 
 /* --- append.c: appends at the tail --- */
 /* Append a record as a batch of its own, index it, publish the end, and flush if that is due and C may sync; only if
- * its offset is `expected` (-1: any). `b` has producer id, epoch, sequence and attributes of that batch, and gets its
- * other fields, and the log's stamp; NULL: a record without a producer id. Returns its offset; SEG_SLOW; -errno: the
- * tail is torn, and paused; SEG_BEHIND - offset: the record is in the log, but a follower lacks it, so readers don't
- * see it: shown_offset stays, and the tail is paused. */
+ * its offset is `expected` (-1: any). `b` has producer id, epoch, sequence and attributes of that batch, and gets
+ * its other fields, and the log's stamp; NULL: a record without a producer id. Returns its offset; SEG_SLOW; -errno:
+ * the tail is torn, and paused; SEG_UNREPLICATED - offset: the record is in the log, but a follower lacks it, so
+ * readers don't see it: shown_offset stays, and the tail is paused. */
 int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b);
 /* Append n encoded batches of one producer, `len` bytes in all; they get their offsets and positions, the first one the
  * `expected` offset, -1: any. `now` is the clock (ms), or SEG_NOW. With `opens` a transaction may begin with them: its

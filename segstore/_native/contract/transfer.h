@@ -25,7 +25,7 @@ typedef struct seg_sendable {
     int64_t below;          /* above all its offsets; if it is less than end_offset, another segment follows */
     int64_t next_offset, next_position; /* the end of the last stretch: the batch with next_offset begins there, if
                                            any */
-    const uint8_t *here;    /* 1 in the one process that may send it, 0 in its children; NULL: any may */
+    const uint8_t *owner;   /* 1 in the one process that may send it, 0 in its children; NULL: any may */
     int64_t remembers;      /* 1: the bytes of its number never change, so that stretches are remembered */
 } seg_sendable;
 

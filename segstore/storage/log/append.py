@@ -115,7 +115,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
     acknowledger, native = partition.acks, partition.tail.native
     if acknowledger is None:
         return SLOW
-    if native.is_behind:
+    if native.is_replicated:
         acknowledger.check(acks.acks)
     try:
         first = write()
@@ -124,7 +124,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         raise
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)
-    if first >= 0 and native.is_behind:  # readers see it once the standby has it
+    if first >= 0 and native.is_replicated:  # readers see it once the standby has it
         awaited(partition, first, n, acks)
     elif first >= 0:
         acknowledger.shown()
@@ -144,7 +144,7 @@ def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
 
 SLOW: int = lib.SEG_SLOW
 """C's answer to an append for the slow path; nothing is appended then."""
-BEHIND: int = lib.SEG_BEHIND
+BEHIND: int = lib.SEG_UNREPLICATED
 """C answers `BEHIND - offset` if a follower lacks the records that were appended at `offset`."""
 _NOW: int = lib.SEG_NOW
 _write_at, _cast = lib.seg_tail_write, ffi.cast
@@ -167,8 +167,8 @@ def append_short(
     log then.
     """
     native = tail.native
-    due, late, clock = native.due, native.late, native.clock
-    if due is not None:
+    on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
+    if on_append is not None:
         check_apart("append()")
     now = _NOW if clock is None else clock()
     offset: int = seg_tail_append(native.address, value, key, headers, timestamp, expected, now, batch)
@@ -176,10 +176,10 @@ def append_short(
         return SLOW
     if offset < 0:
         return undone(tail, offset, sum(len(each) for each in (key, value) if each is not None))
-    if due is not None:
-        due(offset + 1)
-    elif late is not None and offset + 1 - native.commit.synced >= native.c.flush_messages:
-        late(offset + 1)
+    if on_append is not None:
+        on_append(offset + 1)
+    elif flush_left is not None and offset + 1 - native.commit.synced >= native.c.flush_messages:
+        flush_left(offset + 1)
     return offset
 
 
@@ -197,8 +197,8 @@ def append_list(
     offset, or SLOW.
     """
     native = tail.native
-    due, late, clock = native.due, native.late, native.clock
-    if due is not None:
+    on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
+    if on_append is not None:
         check_apart("append()")
     now = _NOW if clock is None else clock()
     first: int = seg_list_append(
@@ -208,10 +208,10 @@ def append_list(
         return SLOW
     if first < 0:
         return undone(tail, first, sum(len(each) for each in values if each is not None))
-    if due is not None:
-        due(first + n)
-    elif late is not None and first + n - native.commit.synced >= native.c.flush_messages:
-        late(first + n)
+    if on_append is not None:
+        on_append(first + n)
+    elif flush_left is not None and first + n - native.commit.synced >= native.c.flush_messages:
+        flush_left(first + n)
     return first
 
 
@@ -228,7 +228,7 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
     `expected` is the offset to append at, -1 for any; with `opens` a transaction may begin with the batches.
     """
     native = partition.tail.native
-    if native.due is not None:
+    if native.on_append is not None:
         check_apart("append()")
     now = _NOW if native.clock is None else native.clock()
     n = chunk.n

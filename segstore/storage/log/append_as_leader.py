@@ -66,7 +66,7 @@ def _take(tail: Tail, rules: Any, batch: Received, header: Any) -> int:
     and `header.size` is not 0 if the batch has passed the check. Raises StorageError.
     """
     native = tail.native
-    if native.due is not None:
+    if native.on_append is not None:
         check_apart("append_as_leader()")
     now = _NOW if native.clock is None else native.clock()
     first: int = lib.seg_tail_take(

@@ -31,7 +31,7 @@ class FlushPolicy:
         self._context, self._writer, self._flusher, self._visible = context, writer, flusher, visible
         self.changed = changed
         self._planned = False
-        self.untold: StorageError | None = None
+        self.failure: StorageError | None = None
         """The error of a failed sync in the background; closing the partition raises it."""
 
     def flush(self) -> None:
@@ -57,9 +57,9 @@ class FlushPolicy:
         by_messages = config.flush_messages != NEVER
         by_c = by_messages and tail.syncs
         tail.c.flush_messages = config.flush_messages if by_c else 0
-        tail.late = self.flush_if_due if by_c else None
+        tail.flush_left = self.flush_if_due if by_c else None
         by_python = config.flush_ms < NEVER or (by_messages and not tail.syncs)
-        tail.due = self.flush_if_due if by_python else None
+        tail.on_append = self.flush_if_due if by_python else None
 
     def _plan(self, seconds: float) -> None:
         self._planned = True
@@ -92,5 +92,5 @@ class FlushPolicy:
                 pass  # the topic was deleted
             except StorageError as error:
                 if error.errno is not None:  # an error without errno is that of an earlier fence
-                    self.untold = copy_of(error)
+                    self.failure = copy_of(error)
                 raise

@@ -124,8 +124,8 @@ class GuestFlushing:
         by_messages = self._messages != NEVER
         by_c = by_messages and tail.syncs
         tail.c.flush_messages = self._messages if by_c else 0
-        tail.late = self.flush_if_due if by_c else None
-        tail.due = self.flush_if_due if self._ms != NEVER or (by_messages and not by_c) else None
+        tail.flush_left = self.flush_if_due if by_c else None
+        tail.on_append = self.flush_if_due if self._ms != NEVER or (by_messages and not by_c) else None
 
     def flush_if_due(self, after: int) -> None:
         """Apply flush.messages and flush.ms to an append that ends at offset `after`. Raises StorageError."""
@@ -262,7 +262,7 @@ class GuestPartition:
         native, tried = self.tail.native, False
         until = time.monotonic() + self._side.patience
         while True:
-            self._see_to(chunk, tried)
+            self._remove_obstacle(chunk, tried)
             now = lib.SEG_NOW if native.clock is None else native.clock()
             first = int(
                 lib.seg_tail_write(
@@ -279,12 +279,12 @@ class GuestPartition:
             if tried and time.monotonic() > until:  # other processes were faster again and again
                 raise self._side.unavailable()
             tried = True
-            if claim is not None and not self._wants():
+            if claim is not None and not self._obstacle():
                 claim.check(self.log_end_offset)
 
     # --- obstacles to C's appends -----------------------------------------------------------
 
-    def _wants(self) -> str:
+    def _obstacle(self) -> str:
         """Return the name of the obstacle to an append by C, "" for none."""
         share = self._share
         if share is None or share.log.key != self._key:
@@ -302,32 +302,32 @@ class GuestPartition:
             return "files"
         return "" if self.tail.native.is_open else "files"
 
-    def _see_to(self, chunk: Encoded, tried: bool) -> None:
+    def _remove_obstacle(self, chunk: Encoded, tried: bool) -> None:
         """Remove the obstacle to an append by C, or have the host remove it. After a failed try (`tried`) the
         host is asked even if no obstacle is seen.
         """
         self.context.check_writable()
-        wants = self._wants()
-        if wants == "log":
+        obstacle = self._obstacle()
+        if obstacle == "log":
             self._find_log()
-        elif wants == "fence":
+        elif obstacle == "fence":
             raise self._fenced()
-        elif wants == "lock":
+        elif obstacle == "lock":
             word, self._share.waited_for = self._share.waited_for, 0
             self._side.ask(lib.SEG_ASKS_AWAY, MemberRequest(self._slot, self._key, word=word))
-        elif wants == "sealed":
+        elif obstacle == "sealed":
             with os_errors():
-                self._let_go()
-        elif wants == "files":
+                self._cut_sealed()
+        elif obstacle == "files":
             with os_errors():
                 self._bind()
-        elif wants == "open" or tried:
+        elif obstacle == "open" or tried:
             self._side.ask(lib.SEG_ASKS_READY, self._request(chunk))
 
     def _fenced(self) -> StorageError:
         number = self._share.log.failed
-        told = f"{self.directory} is fenced for writing until the host reopens it: a sync failed"
-        return StorageError(number, f"{told}: {os.strerror(number)}", self._path)
+        message = f"{self.directory} is fenced for writing until the host reopens it: a sync failed"
+        return StorageError(number, f"{message}: {os.strerror(number)}", self._path)
 
     def _request(self, chunk: Encoded) -> MemberRequest:
         headers, n = chunk.headers, chunk.n
@@ -359,7 +359,7 @@ class GuestPartition:
         self._slot = self._side.slot_of(self._key)
         self._side.ask(lib.SEG_ASKS_READY, MemberRequest(self._slot, self._key))
 
-    def _let_go(self) -> None:
+    def _cut_sealed(self) -> None:
         """Cut the bytes that this process may have written beyond the ends of segments whose lock was taken
         from it [A4].
         """
@@ -427,8 +427,8 @@ class GuestPartition:
             except OSError as error:  # no size check before the call: a roll may trim the file in between
                 if error.errno != errno.EINVAL:
                     raise
-                told = "The index has less room than its log says"
-                raise FileNotFoundError(errno.ENOENT, told, path) from None
+                message = "The index has less room than its log says"
+                raise FileNotFoundError(errno.ENOENT, message, path) from None
 
     def _use(self, config: TopicConfig) -> None:
         self.config, self.validator = config, LogValidator(config)
@@ -448,11 +448,11 @@ class GuestPartition:
         end = min(upto, self._shared_end())
         if self._is_durable(end):
             return
-        if self._wants() == "files":  # with the files open, C can sync
+        if self._obstacle() == "files":  # with the files open, C can sync
             with os_errors():
                 self._bind()
         if not self.tail.native.is_open or not self.tail.flush_to(end):
-            if self._wants() == "fence":
+            if self._obstacle() == "fence":
                 raise self._fenced()
             self._side.ask(lib.SEG_ASKS_SYNC, MemberRequest(self._slot, self._key, offsets=end))
 

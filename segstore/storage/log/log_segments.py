@@ -114,11 +114,11 @@ class LogSegments:
         self.lists = None
         self._list[-1] = segment
 
-    def behind(self, segment: Segment) -> list[Segment]:
+    def after(self, segment: Segment) -> list[Segment]:
         """Return the segments after this segment."""
         return self._list[self._list.index(segment) + 1 :]
 
-    def cut_behind(self, segment: Segment) -> None:
+    def cut_after(self, segment: Segment) -> None:
         """Remove the segments after this segment from the list."""
         self.lists = None
         del self._list[self._list.index(segment) + 1 :]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from segstore.config import TopicConfig
 from segstore.index.sparse import MOST
 from segstore.storage.handle_pool import HandlePool
-from segstore.storage.log.recovery import PartitionRecovery, Recovered, behind_last, last_whole
+from segstore.storage.log.recovery import PartitionRecovery, Recovered, end_of_batches, last_whole
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import (
     bury_segment,
@@ -84,7 +84,7 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
         segments = _begun_anew(segments, config, expected)
     recovered = None
     last = segments[-1]
-    position, end = behind_last(last) if expected.clean else (-1, -1)
+    position, end = end_of_batches(last) if expected.clean else (-1, -1)
     if position != last.final_size or end < least:
         recovered = PartitionRecovery(
             segments,
@@ -116,7 +116,7 @@ def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected
     after the decision to begin the log anew (R6): then return a new segment alone.
     """
     last, start = segments[-1], expected.log_start
-    if not expected.log_start_checked or start <= behind_last(last)[1]:
+    if not expected.log_start_checked or start <= end_of_batches(last)[1]:
         return segments
     for segment in reversed(segments):
         remove_segment(segment)
@@ -133,7 +133,7 @@ def _recovery_point(segments: list[Segment], expected: Expected, messages: list[
         # The log start offset only moves to durable offsets. A crash may have left any of the segments below
         # it, because their names are removed in any order: a gap between them does not end the log.
         claimed = max(claimed, expected.log_start)
-    if expected.recovery_point_checked or not segments or claimed <= behind_last(segments[-1])[1]:
+    if expected.recovery_point_checked or not segments or claimed <= end_of_batches(segments[-1])[1]:
         return claimed
     pool, directory = segments[0].pool, segments[0].directory
     end = last_whole(pool.files, directory, [segment.base_offset for segment in segments])

@@ -439,8 +439,8 @@ class Partition:
             if self.flushing.changed:  # the next open counts the indexes as durable
                 index_files.sync(self.segments.active.segment)
                 self._snapshot()
-        elif self.flushing.untold is not None:
-            raise copy_of(self.flushing.untold)
+        elif self.flushing.failure is not None:
+            raise copy_of(self.flushing.failure)
 
     def leave_sealed(self) -> None:
         """Continue in a new segment after the active one was sealed, as `LogWriter.leave_sealed`."""

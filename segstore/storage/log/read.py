@@ -172,13 +172,13 @@ def first_batch(
         first = segment.locate(offset, end, handle)
         if first is not None and first.base_offset <= offset:
             return first
-        return _behind_gap(view, slot, offset, limit, first, gaps)
+        return _after_gap(view, slot, offset, limit, first, gaps)
     except CorruptRecordError as error:
         _go_on_below(error, view.next_base(slot))
         raise
 
 
-def _behind_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, gaps: MayBeMissing) -> Any:
+def _after_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, gaps: MayBeMissing) -> Any:
     segment, back = view.segments[slot], view.next_base(slot)
     position = view.end_of(slot)
     if first is not None:
@@ -252,7 +252,7 @@ def _fetch_segment(
         if len(batches):
             return FetchDataInfo(segment, data, position, batches, stop)
         try:
-            first = _behind(segment, first, offset, end, BAD.get(stop.status, "the file was cut"))
+            first = _after_damage(segment, first, offset, end, BAD.get(stop.status, "the file was cut"))
         except CorruptRecordError as error:
             _go_on_below(error, below)
             raise
@@ -285,7 +285,7 @@ def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], Sc
     return batches[:n], ScanEnd(int(batches["position"][n]), 0, last, lib.SEG_BAD_OFFSETS)
 
 
-def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
+def _after_damage(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
     """Return the header of the batch that holds `offset` after the damaged batch `bad`, whose header claims
     to hold it. Raises CorruptRecordError if the damaged batch may really hold it.
     """

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 
-def behind_last(segment: Segment) -> tuple[int, int]:
+def end_of_batches(segment: Segment) -> tuple[int, int]:
     """Return the position and the offset after a segment's last batch, by the index and the batch headers."""
     offsets = segment.indexes[0]
     position = offsets.entry(-1)[1] if offsets.entries else 0
@@ -130,7 +130,7 @@ class PartitionRecovery:
             valid, end, reason = self._recover_segment(segment, below)
             is_last = self.replicated and slot + 1 == len(self.segments)
             if valid < segment.final_size and end == below:
-                self._cut_behind(segment, valid)
+                self._cut_excess(segment, valid)
             elif valid < segment.final_size and (end >= self.recovery_point or is_last):
                 done = self._cut(slot, valid, end, reason)
                 break
@@ -183,7 +183,7 @@ class PartitionRecovery:
                 batches = step.batches
                 n = self._in_order(batches, end, below)
                 if n:
-                    active.found(batches[:n])
+                    active.index(batches[:n])
                     end = active.end.next_offset
                 position, reason = step.stop.position, BAD.get(step.stop.status, "")
                 if n < len(batches):
@@ -222,11 +222,11 @@ class PartitionRecovery:
         except CorruptRecordError as error:
             return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
-            return behind_last(segment)
+            return end_of_batches(segment)
         # If there can be no gaps, a gap here means that the first batch has a wrong base offset.
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
-    def _cut_behind(self, segment: Segment, valid: int) -> None:
+    def _cut_excess(self, segment: Segment, valid: int) -> None:
         """Cut the bytes after a last batch that ends at the base offset of the next segment: they belong to
         no record (A5).
         """

@@ -288,7 +288,7 @@ class Replica:
             finally:
                 partition.show()
             if len(batches) <= _FEW:  # the next may be C's
-                partition.tail.open_behind(partition.validator)
+                partition.tail.open_replicated(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
 
@@ -296,7 +296,7 @@ class Replica:
         """Append as `append_next`, by one call of C; return the log end offset, or SLOW, and then nothing is
         appended. Raises StorageError.
         """
-        due, late = tail.due, tail.late
+        on_append, flush_left = tail.on_append, tail.flush_left
         now = lib.SEG_NOW if tail.clock is None else tail.clock()
         if self._headers is None:
             self._headers = ffi.new("seg_batch[]", _FEW)
@@ -305,10 +305,10 @@ class Replica:
         )
         if end < 0:
             return end if end == SLOW else undone(self._partition.tail, end, len(data))
-        if due is not None:
-            due(end)
-        elif late is not None and end - tail.commit.synced >= tail.c.flush_messages:
-            late(end)
+        if on_append is not None:
+            on_append(end)
+        elif flush_left is not None and end - tail.commit.synced >= tail.c.flush_messages:
+            flush_left(end)
         return end
 
     def go_on_at(self, offset: int, epoch: int) -> None:
@@ -502,7 +502,7 @@ class Replica:
             self._move_start(end)
         for gone in reversed(view.segments[slot + 1 :]):
             remove_segment(gone)
-        segments.cut_behind(segment)
+        segments.cut_after(segment)
         files.sync_dir(partition.directory)
         # Other processes may have mapped the index files of a sealed segment: these are replaced, not cut.
         segment.hold(segment.handle, index_files.begin_anew(segment))

@@ -31,6 +31,6 @@ class SharedVisible(Visible):
         lib.seg_share_catch_up(self.tail.c)
         return super().log_end_offset
 
-    def bearer(self, view: LogView) -> LogView | None:
+    def current_if_same(self, view: LogView) -> LogView | None:
         """Return None: `view` can't be compared without reading the shared end."""
         return None

@@ -25,7 +25,7 @@ from segstore.threads import take
 if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
 
-Told = SimpleQueue[type[SegstoreError] | None]
+_Outcomes = SimpleQueue[type[SegstoreError] | None]
 ALL = -1
 
 
@@ -37,7 +37,7 @@ class StandbyAcks:
     def __init__(self, partition: Partition, away: Callable[[], str]) -> None:
         self._partition, self._away = partition, away
         self._lock = Mutex()
-        self._waiting: list[tuple[int, Told]] = []
+        self._waiting: list[tuple[int, _Outcomes]] = []
         self._over: type[SegstoreError] | None = None
         self._alone = False
 
@@ -55,20 +55,20 @@ class StandbyAcks:
         """
         if acks != ALL:
             return
-        told: Told = SimpleQueue()
+        outcome: _Outcomes = SimpleQueue()
         with self._lock:
             if self._over is not None:
-                told.put(self._over)
+                outcome.put(self._over)
             elif self._alone or self._partition.visible.high_watermark >= end_offset:
                 return
             else:
-                self._waiting.append((end_offset, told))
+                self._waiting.append((end_offset, outcome))
         try:
-            error = take(told, timeout_ms / 1000)
+            error = take(outcome, timeout_ms / 1000)
         except Empty:
             error = RequestTimedOutError
             with self._lock:
-                self._waiting = [each for each in self._waiting if each[1] is not told]
+                self._waiting = [each for each in self._waiting if each[1] is not outcome]
         if error is not None:
             raise error(f"{self._partition.directory}: the records were appended, but {_WHY[error]}")
 
@@ -93,17 +93,17 @@ class StandbyAcks:
             self._answer(visible.high_watermark, None)
 
     def _answer(self, reached: int, error: type[SegstoreError] | None) -> None:
-        for end_offset, told in self._waiting:
+        for end_offset, outcome in self._waiting:
             if end_offset <= reached:
-                told.put(error)
+                outcome.put(error)
         self._waiting = [each for each in self._waiting if each[0] > reached]
 
     def demote(self) -> None:
         """Fail all waiting and later appends with NotLeaderOrFollowerError."""
         with self._lock:
             self._over = NotLeaderOrFollowerError
-            for _, told in self._waiting:
-                told.put(self._over)
+            for _, outcome in self._waiting:
+                outcome.put(self._over)
             self._waiting = []
 
     def go_on(self) -> None:
@@ -123,8 +123,8 @@ class StandbyAcks:
                 partition.visible.end_replica()
             self._alone = True
             partition.acks = None
-            for _, told in self._waiting:
-                told.put(None)
+            for _, outcome in self._waiting:
+                outcome.put(None)
             self._waiting = []
 
 

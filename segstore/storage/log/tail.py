@@ -63,16 +63,16 @@ class Tail:
         if self._writer.follows or self._writer.term is not None:
             return
         if self.has_standby:
-            self.open_behind(validator)
+            self.open_replicated(validator)
         elif not self._visible.is_replica:
             self._open(validator)
 
-    def open_behind(self, validator: LogValidator) -> None:
+    def open_replicated(self, validator: LogValidator) -> None:
         """Let C append if `_is_usual` holds, to the log of a primary or its standby: another machine decides
         the high watermark. The caller holds the append token.
         """
         if self._visible.is_plain:
-            self._open(validator, follows=self._writer.follows, behind=True)
+            self._open(validator, follows=self._writer.follows, replicated=True)
 
     def open_leader(
         self, validator: LogValidator, epoch: int, end_offset: int, followers: Sequence[NativeTail]
@@ -113,7 +113,7 @@ class Tail:
         followers: Sequence[NativeTail] = (),
         follows: bool = False,
         thread: DiskThread | None = None,
-        behind: bool = False,
+        replicated: bool = False,
     ) -> None:
         if self._context.here_for_c is None or not self._is_usual():
             return
@@ -136,7 +136,7 @@ class Tail:
         native.write_by(job)
         self.may_be_open = True  # first: after an interrupt here the next holder of the token pauses the tail
         try:
-            self._visible.open(behind)
+            self._visible.open(replicated)
             # Before C began, a sync may have failed, or the pool may have closed the file, which was not yet
             # marked as in use.
             if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
@@ -164,7 +164,7 @@ class Tail:
         return (
             not self.may_be_open
             and self._flushing.changed
-            and self._writer.owed is None
+            and self._writer.pending_undo is None
             and self._writer.save_epochs is None
             and segments.fenced is None
             and not segments.closed
@@ -193,8 +193,8 @@ class Tail:
             return
         native, writer = self.native, self._writer
         native.pause()
-        if native.c.torn and writer.owed is None:
-            writer.owed = AppendUndo(writer.segments)
+        if native.c.torn and writer.pending_undo is None:
+            writer.pending_undo = AppendUndo(writer.segments)
         self._visible.take_in()
         if native.is_sealed:
             writer.leave_sealed(native)

@@ -85,7 +85,7 @@ class LogValidator:
                     f"{config.message_timestamp_before_max_ms} before the clock ({now})"
                 )
             if config.retention_ms >= 0 and 0 <= most < now - config.retention_ms:
-                _tell_expired(config, most)
+                _warn_expired(config, most)
         if keys_missing and self.needs_keys:
             self.check_keys(keys_missing)
 
@@ -121,14 +121,14 @@ def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | 
 
 SECONDS = "; a time in seconds is multiplied by 1000"
 _LIKE_SECONDS = range(10**9, 10**10)  # from 2001 to 2286 in seconds, in 1970 in ms
-_told: set[tuple[int, str]] = set()
+_warned: set[tuple[int, str]] = set()
 
 
-def _tell_expired(config: TopicConfig, stamp: int) -> None:
+def _warn_expired(config: TopicConfig, stamp: int) -> None:
     """Warn once in a process for each pair of settings: retention.ms given in seconds is a common mistake."""
     settings = config.retention_ms, config.cleanup_policy
-    if "delete" in config.cleanup_policy and settings not in _told:
-        _told.add(settings)
+    if "delete" in config.cleanup_policy and settings not in _warned:
+        _warned.add(settings)
         log.warning(
             "a record that is stamped %d (ms since the epoch) is older than its topic's retention.ms=%d: "
             "a sweep deletes it as soon as its segment has nothing younger%s",

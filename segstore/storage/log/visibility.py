@@ -53,7 +53,7 @@ class Visible:
         self._writer, self.flusher, self.publisher = writer, flusher, publisher
         self.segments, self.start_offset = writer.segments, start_offset
         self.publishing = Mutex()  # held to replace the view or to publish it
-        self._untold = False  # whether an interrupt may have prevented the view's publication
+        self._unpublished = False  # whether an interrupt may have prevented the view's publication
         self.tail = tail
         # None: the log end offset. C may have shown readers a higher offset since it was set.
         self._high_watermark: int | None = None
@@ -95,7 +95,7 @@ class Visible:
             raise StoreClosedError(f"{self.segments.directory}: the topic was deleted")
         return view.view
 
-    def bearer(self, view: LogView) -> LogView | None:
+    def current_if_same(self, view: LogView) -> LogView | None:
         """Return the current view if readers see exactly `view`, else None. Readers see the same while the
         returned view stays current and the tail's `seen_offset` is the end of `view`.
         """
@@ -129,7 +129,7 @@ class Visible:
         if self.current is None:
             return True
         all_is = isinstance(self.current, LogView) and self._written.end_offset == self.segments.next_offset
-        return all_is and not self._untold
+        return all_is and not self._unpublished
 
     # --- the native tail ------------------------------------------------------------------
 
@@ -177,17 +177,17 @@ class Visible:
             view.stable_offset < view.end_offset or self._writer.producers.state.first_unstable_offset is None
         )
 
-    def open(self, behind: bool) -> None:
-        """Let C append from now on, move the end of the current view, and publish it. With `behind` C moves
-        the end of `written`, and the high watermark by itself. The caller holds the append token.
+    def open(self, replicated: bool) -> None:
+        """Let C append from now on, move the end of the current view, and publish it. With `replicated` C
+        moves the end of `written`, and the high watermark by itself. The caller holds the append token.
         """
         # C begins under the lock: else another thread might publish an older end after C's first end.
         with self.publishing:
             view, tail = self.current, self.tail
             assert isinstance(view, LogView)
             self.publisher.bind(tail, view, self.flusher, self.segments.layout)
-            self.flusher.bind(self._written if behind else view)
-            tail.c.high_watermark = view.end_offset if behind else -1
+            self.flusher.bind(self._written if replicated else view)
+            tail.c.high_watermark = view.end_offset if replicated else -1
             self._by_c = True
             tail.begin()
 
@@ -198,9 +198,9 @@ class Visible:
         tail = self.tail
         if self._high_watermark is None:
             self._take_ends()
-        elif tail.moved or tail.c.hidden or tail.is_behind:
+        elif tail.moved or tail.c.hidden or tail.is_replicated:
             with self.publishing:  # any thread may move the high watermark
-                self._turn(*self._look())
+                self._replace_views(*self._look())
         self._by_c = False
 
     def _take_ends(self) -> None:
@@ -209,7 +209,7 @@ class Visible:
             self.current = self.view
         self._written = self._all()
 
-    def _turn(self, written: LogView, view: LogView) -> None:
+    def _replace_views(self, written: LogView, view: LogView) -> None:
         """Let readers see these views, unless C moves their ends now. The caller holds `publishing`."""
         # A reader must not combine C's end with the segments of another view, nor see less than before: so
         # the old views take over C's end, and C's end is removed, before the views are replaced.
@@ -302,8 +302,8 @@ class Visible:
         self.show()
 
     def _begin_replica(self, view: LogView, high_watermark: int) -> LogView:
-        producers, behind = self._writer.producers, high_watermark < view.end_offset
-        producers.state.ended = producers.ended_behind(view, high_watermark) if behind else []
+        producers, is_below = self._writer.producers, high_watermark < view.end_offset
+        producers.state.ended = producers.ended_above(view, high_watermark) if is_below else []
         self._high_watermark = high_watermark
         return self._look(high_watermark)[1]
 
@@ -331,19 +331,19 @@ class Visible:
         """
         ended: Sequence[CompletedTxn] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):
-            self._publish_turned()
+            self._publish_pending()
             if offset < self._reached():
                 # Transactions that ended between both offsets were forgotten when the high watermark passed.
                 written = self.written
-                behind = offset < written.end_offset
-                ended = self._writer.producers.ended_behind(written, offset) if behind else ()
+                is_above = offset < written.end_offset
+                ended = self._writer.producers.ended_above(written, offset) if is_above else ()
         for held in list(self._held.values()):
             held.look()
 
     def _shows(self, offset: int) -> bool:
         """Return whether this high watermark is already visible and published: an append may have set it."""
         view = self.current
-        is_told = offset == self._high_watermark and not self._untold
+        is_told = offset == self._high_watermark and not self._unpublished
         return is_told and isinstance(view, LogView) and view.end_offset == offset
 
     def _moved(self, offset: int, ended: Sequence[CompletedTxn] | None) -> bool:
@@ -354,7 +354,7 @@ class Visible:
         with self.publishing:
             current, before = self.current, self._reached()
             tail = self.tail
-            if self._by_c and not tail.is_behind and offset <= tail.c.shown_offset:
+            if self._by_c and not tail.is_replicated and offset <= tail.c.shown_offset:
                 return True  # C has shown the log up to `offset`
             if isinstance(current, PendingView) and current.together.done:
                 return False
@@ -363,17 +363,17 @@ class Visible:
             if ended is not None:
                 self._ended = tuple(dict.fromkeys((*ended, *self._ended)))
             self._high_watermark = offset
-            if tail.is_behind and self._by_c and tail.show(offset):
+            if tail.is_replicated and self._by_c and tail.show(offset):
                 self.publisher.tell()
             elif isinstance(current, LogView):
-                if tail.is_behind:  # C must not append while the high watermark goes back
+                if tail.is_replicated:  # C must not append while the high watermark goes back
                     tail.pause()
-                self._untold = True
+                self._unpublished = True
                 written = self._all()
                 view = self._below(offset, written)
-                self._turn(written, view)
+                self._replace_views(written, view)
                 self.publisher.publish(view, self.written, self.flusher, self.segments.layout)
-                self._untold = False
+                self._unpublished = False
         return True
 
     # --- transactions over several replicas -----------------------------------------------
@@ -409,16 +409,16 @@ class Visible:
         """
         if self.segments.closed:  # or deleted: another partition may have its slot in the published ends
             return
-        if self._writer.owed is not None:
+        if self._writer.pending_undo is not None:
             self._writer.recall()  # an unfinished append is not shown
         if isinstance(self.current, PendingView):
-            self._publish_turned()
+            self._publish_pending()
         with self.publishing:
-            self._untold = True
+            self._unpublished = True
             written, view = self._look(high_watermark)
-            self._turn(written, view)
+            self._replace_views(written, view)
             self.publisher.publish(view, written, self.flusher, self.segments.layout)
-            self._untold = False
+            self._unpublished = False
 
     @staticmethod
     def show_all(partitions: Sequence[Visible], together: AtomicPublish | None = None) -> None:
@@ -432,24 +432,24 @@ class Visible:
         at_once = together or AtomicPublish()
         for it in partitions:
             it._writer.recall(together)
-            it._publish_turned()
+            it._publish_pending()
 
-        def turn() -> None:
-            _turn(at_once, partitions, [it._look() for it in partitions])
+        def show_views() -> None:
+            _show_together(at_once, partitions, [it._look() for it in partitions])
 
-        holding([it.publishing for it in partitions], turn)
+        holding([it.publishing for it in partitions], show_views)
 
-    def _publish_turned(self) -> None:
+    def _publish_pending(self) -> None:
         """Publish partitions that became visible together, if an interrupt has prevented that."""
-        turning = self.current
-        if isinstance(turning, PendingView) and turning.together.done:
-            together = turning.together
+        pending = self.current
+        if isinstance(pending, PendingView) and pending.together.done:
+            together = pending.together
             holding([it.publishing for it in together.partitions], lambda: _publish(together))
 
     def publish(self) -> None:
         """Publish the recovery point of the current view. Any thread may call this."""
         while not self._published():
-            self._publish_turned()
+            self._publish_pending()
 
     def _published(self) -> bool:
         """Publish the view. Return False if partitions that became visible together must be published
@@ -509,31 +509,31 @@ class CommittedTogether:
         """Show the end in each replica whose high watermark has passed the marker."""
         partitions, at_once = [it for it, _ in self._markers], AtomicPublish()
         for it in partitions:
-            it._publish_turned()
+            it._publish_pending()
 
-        def turn() -> None:
+        def show_views() -> None:
             self.over = True
             live = [it for it in partitions if it.current is not None]
             written = [it._all() for it in live]
             views = [it._below(it._reached(), view) for it, view in zip(live, written, strict=True)]
-            _turn(at_once, live, list(zip(written, views, strict=True)))
+            _show_together(at_once, live, list(zip(written, views, strict=True)))
 
         if not self.over:
-            holding([it.publishing for it in partitions], turn)
+            holding([it.publishing for it in partitions], show_views)
 
 
-def _turn(
+def _show_together(
     together: AtomicPublish, partitions: Sequence[Visible], looked: Sequence[tuple[LogView, LogView]]
 ) -> None:
     """Show readers the views of `looked` at once, here and in other processes. Each is a pair: the view of
     the written log, and the view for readers. The caller holds `publishing` of all partitions.
     """
-    turning = [
+    pending = [
         PendingView(it.view, view, together, written)
         for it, (written, view) in zip(partitions, looked, strict=True)
     ]
     together.partitions = tuple(partitions)
-    for it, view in zip(partitions, turning, strict=True):
+    for it, view in zip(partitions, pending, strict=True):
         it.current = view
     together.done = True
     _publish(together)
@@ -548,14 +548,14 @@ def _publish(together: AtomicPublish) -> None:
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        it._untold = True  # until C's end is the end of the view
-        it._turn(_written(it, of), it.view)
-        it._untold = False
+        it._unpublished = True  # until C's end is the end of the view
+        it._replace_views(_written(it, of), it.view)
+        it._unpublished = False
 
 
-def _written(it: Visible, turning: PendingView) -> LogView:
+def _written(it: Visible, pending: PendingView) -> LogView:
     """Return the view of the whole written log: the pending view's, or a later one with C's appends."""
-    return max(turning.written, it._all(), key=lambda view: view.end_offset)
+    return max(pending.written, it._all(), key=lambda view: view.end_offset)
 
 
 def _is_of(view: LogView | PendingView | None, together: AtomicPublish) -> TypeIs[PendingView]:

@@ -102,7 +102,7 @@ class LogWriter:
     ) -> None:
         self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
-        self.owed: AppendUndo | None = None
+        self.pending_undo: AppendUndo | None = None
         """The state before an append, kept until the whole append is written. It is set before anything
         changes: after any failure or signal handler's error, also during an undo, it says what to undo.
         """
@@ -135,7 +135,7 @@ class LogWriter:
         """
         segments = self.segments
         leads = not self.follows and self.term is None
-        if not leads or self.owed is not None or segments.fenced is not None or segments.closed:
+        if not leads or self.pending_undo is not None or segments.fenced is not None or segments.closed:
             self.check_leads()
         if claim is None:
             return self._attempt(chunks).mark.next_offset
@@ -208,9 +208,9 @@ class LogWriter:
         """Return whether the log on disk ends at its last append. A failed append is undone now, if that is
         pending and there is room again.
         """
-        if self.owed is not None:
+        if self.pending_undo is not None:
             self.take_back()
-        return self.segments.fenced is None and self.owed is None
+        return self.segments.fenced is None and self.pending_undo is None
 
     def _attempt(
         self,
@@ -224,28 +224,28 @@ class LogWriter:
         receives the batches of producers with an id; `as_is`: the batches keep their offsets and epochs.
         """
         self.begin_epoch()
-        restore = self.owed = AppendUndo(self.segments, saved, together)
+        undo = self.pending_undo = AppendUndo(self.segments, saved, together)
         try:
             if isinstance(chunks, list):
-                restore.need = sum(chunk.size for chunk in chunks)
+                undo.need = sum(chunk.size for chunk in chunks)
                 aborted = self._write_ready(chunks, take, as_is)
             else:
-                aborted = self._write_long(chunks, take, restore)
+                aborted = self._write_long(chunks, take, undo)
             if aborted:
-                self._add_aborted(restore, aborted)
+                self._add_aborted(undo, aborted)
         except BaseException as error:
             self.take_back()
-            self.judge(error, restore.need)
+            self.judge(error, undo.need)
             raise
         if together is None:
-            self.owed = None
+            self.pending_undo = None
             if self.recent is not None and isinstance(chunks, list) and not as_is:
                 self.recent.keep(chunks)
-                return restore
+                return undo
         for chunk in chunks:  # chunks of a long append are released already
             if chunk.pooled:
                 chunk.release()
-        return restore
+        return undo
 
     def begin_epoch(self) -> None:
         """Write the file of leader epochs, unless it has the current epoch. Raises StorageError."""
@@ -285,20 +285,20 @@ class LogWriter:
             parts[:1] = first.split(fit)
         return int(fit > 0)
 
-    def _write_long(self, chunks: Iterable[Encoded], take: Take | None, restore: AppendUndo) -> Aborted:
+    def _write_long(self, chunks: Iterable[Encoded], take: Take | None, undo: AppendUndo) -> Aborted:
         """Write the chunks of a long append, each before the next is encoded into the same memory."""
         aborted: Aborted = []
         for chunk in chunks:
-            restore.need += chunk.size
+            undo.need += chunk.size
             aborted += self._write_ready([chunk], take)
             chunk.release()
         return aborted
 
-    def _add_aborted(self, restore: AppendUndo, aborted: Aborted) -> None:
+    def _add_aborted(self, undo: AppendUndo, aborted: Aborted) -> None:
         """Add aborted transactions to the `.txnindex` of the segments that have their markers."""
         for segment, found in groupby(aborted, itemgetter(0)):
-            if segment is restore.active.segment:  # else the `.txnindex` is removed with the segment
-                restore.aborts = index_size(self.pool.files, segment)
+            if segment is undo.active.segment:  # else the `.txnindex` is removed with the segment
+                undo.aborts = index_size(self.pool.files, segment)
             add_aborted(self.pool.files, segment, [txn for _, txn in found])
 
     def roll(self, base_offset: int | None = None) -> None:
@@ -369,14 +369,14 @@ class LogWriter:
         before then.
         """
         self.check()
-        self.owed = AppendUndo(self.segments)
+        self.pending_undo = AppendUndo(self.segments)
         try:
             self.roll(base_offset)
         except BaseException as error:
             self.take_back()
             self.judge(error)
             raise
-        self.owed = None
+        self.pending_undo = None
 
     def judge(self, error: BaseException, need: int = 0) -> None:
         """Raise StorageError from the disk's error that stopped an append of `need` bytes."""
@@ -387,9 +387,9 @@ class LogWriter:
 
     # --- undo -----------------------------------------------------------------------------
 
-    def put_back(self, restore: AppendUndo) -> None:
-        """Undo all writes since `restore` was made."""
-        self.owed = restore
+    def put_back(self, undo: AppendUndo) -> None:
+        """Undo all writes since `undo` was made."""
+        self.pending_undo = undo
         self.take_back()
 
     def take_back(self) -> None:
@@ -399,57 +399,57 @@ class LogWriter:
         """
         # First in memory: a failed append is never visible, whether the undo on disk succeeds or not.
         self.recall()  # an OSError here is a signal handler's
-        if self.owed is None:
+        if self.pending_undo is None:
             return
         try:
-            self._undo(self.owed)
+            self._undo(self.pending_undo)
         except OSError as error:
             if not is_refusal(error):
                 raise
             if error.errno in NO_ROOM:
                 return
             self.segments.fence(error)
-        self.owed = None
+        self.pending_undo = None
 
     def recall(self, but: AtomicPublish | None = None) -> None:
         """Undo an unfinished append in memory only, unless it belongs to `but`, which is just being finished.
         May be repeated.
         """
-        owed = self.owed
-        if owed is None or (but is not None and owed.together is but):
+        undo = self.pending_undo
+        if undo is None or (but is not None and undo.together is but):
             return
-        if owed.together is not None and owed.together.done:  # the append is final
-            self.owed = None
+        if undo.together is not None and undo.together.done:  # the append is final
+            self.pending_undo = None
             return
-        if owed.rolled is None:
-            owed.rolled = self.segments.behind(owed.active.segment)
-        self.segments.cut_behind(owed.active.segment)
-        self.segments.activate(owed.active)
-        owed.active.recall(owed.mark)
-        self.producers.recall(owed.saved)
+        if undo.rolled is None:
+            undo.rolled = self.segments.after(undo.active.segment)
+        self.segments.cut_after(undo.active.segment)
+        self.segments.activate(undo.active)
+        undo.active.recall(undo.mark)
+        self.producers.recall(undo.saved)
 
-    def _undo(self, restore: AppendUndo) -> None:
+    def _undo(self, undo: AppendUndo) -> None:
         """Undo an append on disk. May be repeated after any failure of an earlier call. Raises OSError."""
-        mark, segment, rolled = restore.mark, restore.active.segment, restore.rolled or []
+        mark, segment, rolled = undo.mark, undo.active.segment, undo.rolled or []
         for gone in reversed(rolled):
             self.producers.forget_snapshot(gone.base_offset)
             remove_segment(gone)
             self.segments.removals += 1
-        if restore.aborts >= 0:
-            cut_index(self.pool.files, segment, restore.aborts)
+        if undo.aborts >= 0:
+            cut_index(self.pool.files, segment, undo.aborts)
         if segment.sealed:
             self.pool.files.truncate(self.segments.active.handle, mark.position)
-            self._reopen(restore, segment, mark)
+            self._reopen(undo, segment, mark)
         else:
             self.segments.active.rewind(mark)
 
-    def _reopen(self, restore: AppendUndo, segment: Segment, mark: Mark) -> None:
+    def _reopen(self, undo: AppendUndo, segment: Segment, mark: Mark) -> None:
         """Continue in a segment that a roll had sealed. Raises OSError; the segment is as before then."""
         segment.sealed = False
         segment.attach(None)
         try:
             # Both names change in one step: a repeated undo must find the new object.
-            restore.active = self.segments.active = ActiveSegment(segment, self.config, mark.next_offset)
+            undo.active = self.segments.active = ActiveSegment(segment, self.config, mark.next_offset)
         except BaseException:
             segment.sealed = True
             raise

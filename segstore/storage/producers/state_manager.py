@@ -154,7 +154,7 @@ class Producers:
             state.ended = [ended for ended in self.state.ended if ended.last_offset < end_offset]
         self.state = state
 
-    def ended_behind(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
+    def ended_above(self, view: LogView, high_watermark: int) -> list[CompletedTxn]:
         """Return the transactions whose markers are in `view` and not below the high watermark, by the log.
         Any thread may call this. Raises OSError.
         """

@@ -295,7 +295,7 @@ class ActiveSegment:
                 f" that a record may have is {INT64_MAX - 1}"
             )
 
-    def found(self, batches: NDArray[np.void]) -> None:
+    def index(self, batches: NDArray[np.void]) -> None:
         """Index these batches, which lie in the log, and move the end after them. Raises OSError, also
         (EOVERFLOW) if an offset or a position doesn't fit the segment's int32.
         """

@@ -27,7 +27,7 @@ def _processors() -> int:
     return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 
-def _again(call: Callable[..., int], *arguments: Any) -> int:
+def _until_done(call: Callable[..., int], *arguments: Any) -> int:
     """Return the answer of a call of C, which is repeated if a signal interrupts it and the handler raises
     nothing.
     """
@@ -37,43 +37,43 @@ def _again(call: Callable[..., int], *arguments: Any) -> int:
 
 
 class NativeTail:
-    """The tail of one log; `c` is C's struct. `clock` is None if the store uses C's clock. `here` is
+    """The tail of one log; `c` is C's struct. `clock` is None if the store uses C's clock. `owner` is
     `Context.here_for_c`: with None the tail is never opened. `recovery_point` is the offset below which all
     is durable.
     """
 
     __slots__ = (
         "__weakref__",
-        "_is_left",
+        "_has_quit",
         "_kept",
         "_owners",
         "address",
         "c",
         "clock",
         "commit",
-        "due",
         "failure",
+        "flush_left",
         "followers",
         "handle",
-        "late",
+        "on_append",
         "syncs",
         "write",
     )
 
-    def __init__(self, clock: Callable[[], int] | None, here: Any, recovery_point: int) -> None:
-        here = ffi.new("uint8_t[1]", b"\1") if here is None else here
+    def __init__(self, clock: Callable[[], int] | None, owner: Any, recovery_point: int) -> None:
+        owner = ffi.new("uint8_t[1]", b"\1") if owner is None else owner
         self.failure = ffi.new("int32_t *")
         """The errno of a failed sync; a file of the pool refers to this number, and may outlive the tail."""
         self.commit = commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self.failure})
         at_first = {"fd": -1, "high_watermark": -1, "fenced_below": -1}
-        self.c = ffi.new("seg_tail *", {**at_first, "here": here, "commit": commit})
+        self.c = ffi.new("seg_tail *", {**at_first, "owner": owner, "commit": commit})
         self.address = address(self.c)
         self.clock = clock
-        self.due: Callable[[int], None] | None = None
+        self.on_append: Callable[[int], None] | None = None
         """Called with the end offset of each append if Python applies flush.ms or flush.messages."""
-        self.late: Callable[[int], None] | None = None
-        """Called in place of `due` if C applies flush.messages, and the recovery point shows that C has left
-        a flush. Each caller checks its own append: another thread may have opened the tail since.
+        self.flush_left: Callable[[int], None] | None = None
+        """Called in place of `on_append` if C applies flush.messages, and the recovery point shows that C has
+        left a flush. Each caller checks its own append: another thread may have opened the tail since.
         """
         self.handle: Handle | None = None
         """The active segment's log, None once the pool has closed it."""
@@ -83,9 +83,9 @@ class NativeTail:
         """Whether C may sync the log."""
         self.followers: Sequence[NativeTail] = ()
         """The tails of other replicas, which get each append to this tail before readers see it."""
-        self._owners: dict[str, Any] = {"here": here}  # the objects to whose memory `c` points
+        self._owners: dict[str, Any] = {"owner": owner}  # the objects to whose memory `c` points
         self._kept: list[Any] = []  # files and sync functions that a sync may still use
-        self._is_left = False  # whether `quit` was called, which does not wait for the disk
+        self._has_quit = False  # whether `quit` was called, which does not wait for the disk
 
     # --- by the holder of the append token, while the tail is paused ----------------------
 
@@ -155,8 +155,8 @@ class NativeTail:
 
     def begin(self) -> None:
         """Let C append from now on, unless the pool has closed the log's file."""
-        self._is_left = False
-        _again(lib.seg_tail_begin, self.c)
+        self._has_quit = False
+        _until_done(lib.seg_tail_begin, self.c)
 
     # --- state ----------------------------------------------------------------------------
 
@@ -168,10 +168,10 @@ class NativeTail:
     @property
     def is_flushed(self) -> bool:
         """Return whether the topic is flushed by messages or time."""
-        return self.due is not None or self.late is not None
+        return self.on_append is not None or self.flush_left is not None
 
     @property
-    def is_behind(self) -> bool:
+    def is_replicated(self) -> bool:
         """Return whether C appends to a log whose readers see it only up to a high watermark."""
         return bool(self.c.high_watermark >= 0)
 
@@ -221,13 +221,13 @@ class NativeTail:
 
     def pause(self) -> None:
         """Let no append begin any more, and wait for one that is under way."""
-        _again(lib.seg_tail_pause, self.c, False)
+        _until_done(lib.seg_tail_pause, self.c, False)
 
     def quit(self) -> None:
         """Let no append begin any more, without waiting. An append that is under way may still end: its file
         stays open.
         """
-        self._is_left, handle = True, self.handle
+        self._has_quit, handle = True, self.handle
         if lib.seg_tail_quit(self.c):
             self._let_go_of(handle)
 
@@ -245,23 +245,23 @@ class NativeTail:
         """Pause the tail, and release its file. If threads append to replicas, or a sync is under way, this
         does not wait: the file then stays open until they end.
         """
-        if self._is_left or self.by_thread or self.c.hands_over:
+        if self._has_quit or self.by_thread or self.c.hands_over:
             self.quit()
         else:
             handle = self.handle
-            _again(lib.seg_tail_pause, self.c, True)
+            _until_done(lib.seg_tail_pause, self.c, True)
             self._let_go_of(handle)
 
     def look(self, position: int, shown: int, seen: int) -> None:
         """Set the end that readers see, unless C sets it (`seg_tail_look`)."""
-        _again(lib.seg_tail_look, self.c, position, shown, seen)
+        _until_done(lib.seg_tail_look, self.c, position, shown, seen)
 
     def show(self, high_watermark: int) -> bool:
         """Show and publish the log up to a high watermark; return False if the tail is paused, or shows
         more.
         """
-        return bool(_again(lib.seg_tail_show, self.c, high_watermark))
+        return bool(_until_done(lib.seg_tail_show, self.c, high_watermark))
 
     def publish_synced(self, synced: int) -> bool:
         """Publish the recovery point `synced`; return False if the tail is paused."""
-        return bool(_again(lib.seg_tail_synced, self.c, synced))
+        return bool(_until_done(lib.seg_tail_synced, self.c, synced))

@@ -26,7 +26,7 @@ from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.methods import METHODS, SENDFILE
 from segstore.storage.transfer.senders import Straight
 from segstore.storage.transfer.sinks import unseen
-from segstore.storage.transfer.transfer import deliver, shorter, told
+from segstore.storage.transfer.transfer import deliver, sending_error, shorter
 
 if TYPE_CHECKING:
     from segstore.storage.context import StoreContext
@@ -86,7 +86,7 @@ def go_on(
 def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
     """Leave a sink that would block to the slow path; raise other errors of sendfile(2)."""
     if not isinstance(error, InterruptedError | BlockingIOError):
-        raise told(error, handle, _BY, fd, files) from error
+        raise sending_error(error, handle, _BY, fd, files) from error
 
 
 def sendable(
@@ -114,14 +114,14 @@ def _sendable(view: LogView, offset: int, context: StoreContext, views: Visible 
     # After a power cut another process may cut the log, and write other bytes: only the writer remembers.
     remembers = context.writable
     c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
-    bearer = views.bearer(view) if views is not None and _is_plain(context.files) else None
+    current = views.current_if_same(view) if views is not None and _is_plain(context.files) else None
     tail = None if views is None else views.tail.c
     # `index` and `here` have the memory that `c` points to.
     where = address(tail or ffi.NULL)
     known = Sendable(ref(handle), c, address(c), (index, here), first, tail, where)
     known.offered = views is not None
-    if bearer is not None:
-        bearer.at_once = known
+    if current is not None:
+        current.at_once = known
     return known
 
 

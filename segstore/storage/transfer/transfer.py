@@ -43,13 +43,13 @@ def deliver(
             files.wait_for(fd, select.POLLOUT)
             continue
         except OSError as error:
-            raise told(error, handle, method, fd, files) from error
+            raise sending_error(error, handle, method, fd, files) from error
         if not sent:
             raise shorter(handle)
         position += sent
 
 
-def told(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
+def sending_error(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
     """Return segstore's error for a system error while bytes of a segment were sent."""
     if error.filename is not None:
         cut = error.errno == errno.EFAULT  # from a mapping beyond the file's end
