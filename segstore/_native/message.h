@@ -2,8 +2,8 @@
  * AbstractLegacyRecordBatch): offset int64, size int32, and the message: CRC-32 of all that follows it, magic int8,
  * attributes int8, timestamp int64 (magic 1 only), key length int32 (-1: null), key, value length int32, value.
  *
- * A wrapper has a codec and, as its value, compressed entries; its offset is that of the last one. All others are
- * plain. A plain message and a wrapper alike are what a batch is in magic 2.
+ * A wrapper has a codec and, as its value, compressed entries; its offset is the last entry's. A message without a
+ * codec is plain. Plain messages and wrappers correspond to batches of magic 2.
  */
 #ifndef SEG_MESSAGE_H
 #define SEG_MESSAGE_H
@@ -17,17 +17,17 @@ enum {
     MESSAGE_AT_ATTRIBUTES = 17,
     MESSAGE_AT_TIMESTAMP = 18,  /* magic 1 */
     MESSAGE_LEAST = 26,         /* bytes of the smallest entry; it holds all fields before the key of a larger one */
-    UNKNOWN = -2                /* the last offset of what lies before an entry */
+    UNKNOWN = -2                /* the last offset before an entry is not known */
 };
 
-/* Where an entry's key length lies. */
+/* The position of an entry's key length. */
 INLINE int64_t message_key_at(int magic)
 {
     return magic == 0 ? 18 : 26;
 }
 
-/* SEG_BAD_*, or 0, for the first `there` bytes of an entry of any magic but 2, as far as they tell; its magic is there.
- * The length of the key tells a message from a record batch whose magic is damaged, where no CRC is looked at. */
+/* SEG_BAD_*, or 0, for the first `there` bytes of an entry of another magic than 2, at least up to its magic. If no CRC
+ * is checked, the length of the key distinguishes a message from a record batch with a damaged magic. */
 static inline int32_t message_verdict(const uint8_t *h, int64_t there, int64_t previous)
 {
     if (h[AT_MAGIC] > 1)

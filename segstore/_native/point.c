@@ -67,12 +67,12 @@ static search from_before(const seg_segment *s, int64_t slot, int64_t offset, co
 {
     const seg_batch *last = &p->batch;
     search at = from_entry(s, slot, 0);
-    int64_t behind = last->position + last->size;
+    int64_t next = last->position + last->size;
     *there = slot < 0 ? 0 : relative_of(s, slot) + 1;
-    if (p->of_batch != s->number || last->last_offset >= offset || behind < at.from || behind >= s->end)
+    if (p->of_batch != s->number || last->last_offset >= offset || next < at.from || next >= s->end)
         return at;
     *there = last->last_offset + 1 - s->base_offset;
-    return (search){behind, 0, last->last_offset, -1, NOWHERE};
+    return (search){next, 0, last->last_offset, -1, NOWHERE};
 }
 
 /* Start a search by the index. An entry has the last offset of its batch, so the wanted batch lies after the batch of

@@ -5,7 +5,7 @@
  * that takes the partition's append token pauses the tail first; then the thread may change the tail's fields, and move
  * the log's end. Python and C share these fields, so a pause copies nothing.
  *
- * After a failed write `torn` has the errno and the tail is paused: bytes may lie behind the log's end.
+ * After a failed write `torn` has the errno and the tail is paused: bytes may lie beyond the log's end.
  *
  * Thread contract: any thread, in the process that made the tail. `lock` (tail_lock.h) is held while the tail is opened
  * or paused, and while its end moves. seg_tail_end takes no lock: `sequence` is odd while the ends change. In a child

@@ -190,7 +190,7 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "segstore._native._tail_append",
-    .m_doc = "Appends, with the interpreter's lock kept where that is no harm; seg_tail_flush.",
+    .m_doc = "Appends that mostly keep the interpreter's lock; seg_tail_flush.",
     .m_size = -1,
     .m_methods = functions,
 };

@@ -83,8 +83,8 @@ int64_t seg_map_keep(const seg_offset_map *m, const uint8_t *arena, int64_t aren
 
 /* Put n batches out as compaction leaves them. raw holds them as they are in their file, from raw_position
  * on; their rows, in order, are in columns, what stays of them in keep. A batch of which nothing changes
- * is copied; another keeps base and last offset, producer and leader epoch, gets codecs[i] into its
- * attributes, and its records plain, with a CRC only where the codec is none: the caller compresses and
+ * is copied. A changed batch keeps base and last offset, producer and leader epoch, gets codecs[i] into its
+ * attributes, and its records plain, with a CRC only if the codec is none: the caller compresses and
  * seals. out_batches and made have room for n; positions count from out. Returns bytes; SEG_E_ROOM,
  * SEG_E_COLUMN, SEG_E_TOO_LARGE, SEG_E_RECORD, SEG_E_VARINT. */
 int64_t seg_compact(const uint8_t *raw, int64_t raw_len, int64_t raw_position, const uint8_t *arena,

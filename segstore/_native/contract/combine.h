@@ -23,7 +23,7 @@ typedef struct seg_waiting {
     int32_t opens;           /* 1: a transaction may begin with this append */
     int32_t alone;           /* 1: refused if a standby must have it before readers see it */
     int64_t clock;           /* its LogAppendTime in ms; else `now` */
-    int64_t answer;          /* what seg_tail_write returns */
+    int64_t answer;          /* the result of seg_tail_write */
     int32_t answered;        /* 1: `answer` is set, and no other thread uses this struct any more */
 } seg_waiting;
 

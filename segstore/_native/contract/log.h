@@ -45,7 +45,7 @@ typedef struct seg_tail {
     int32_t stamps;          /* 1: LogAppendTime: the clock stamps appends, except those of seg_tail_follow */
     const uint8_t *owner;    /* 1 in the process that made the tail, 0 in its children */
     uint64_t sequence;       /* odd while the next three, and stable_offset, change */
-    int64_t shown_position;  /* where shown_offset begins in the active segment */
+    int64_t shown_position;  /* the position of shown_offset in the active segment */
     int64_t shown_offset;    /* all below is shown: followers may fetch it; -1 while Python changes the view */
     int64_t seen_offset;     /* the end for readers: shown_offset, or a lower high watermark; or -1, as above */
     int32_t hidden;          /* 1: the log has records above shown_offset that a follower lacks */

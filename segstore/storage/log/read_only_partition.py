@@ -175,7 +175,8 @@ class ReadOnlyPartition:
         known = {s.base_offset: s for s in view.segments} if view else {}
         sealed = self._sealed()
         found = read_only_segments(self._pool, self.directory, self._config, self._may_be_old)
-        # A segment is in the list from before the first to after the last write beyond its end.
+        # A process may write beyond a sealed segment's end only while the list has the segment. So it is in
+        # one of two lists: the one read before the sizes, or the one read after them.
         _end_sealed(found[:-1], sealed | self._sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)

@@ -12,9 +12,9 @@ from segstore.storage.segment.log_view import LogView
 
 
 class Reading(NamedTuple):
-    """A view, and the offset up to which it may be read: its end, or the last stable offset. `gaps` tells
-    damage from compaction's gaps. `aborted`: the transactions whose records are skipped; None if a read skips
-    none.
+    """A view, and the offset up to which it may be read: its end, or the last stable offset. `gaps` decides
+    whether missing offsets are compaction's or damage. `aborted`: the transactions whose records are skipped;
+    None if a read skips none.
     """
 
     view: LogView

@@ -99,7 +99,7 @@ class RecentAppends:
     def drop_below(self, offset: int) -> None:
         """Release the appends below `offset`: a follower that lacks them reads them from the log."""
         kept = self._kept
-        with suppress(IndexError):  # another thread has cleared it meanwhile
+        with suppress(IndexError):  # another thread has cleared the deque
             while kept and kept[0].next_offset <= offset:
                 kept.popleft().data = None
 

@@ -182,7 +182,7 @@ def _refusal(
 
 
 def _records(batch: Received, plain: Buffer, header: Any) -> Records:
-    """Return the records of a batch, all of which are whole."""
+    """Return the records of a batch with sound bytes."""
     with memoryview(batch) as whole:
         data = bytes(HEADER_SIZE) + bytes(plain) if plain else bytes(whole)
     headers = np.frombuffer(bytearray(ffi.buffer(header)), batch_type())

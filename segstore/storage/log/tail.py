@@ -46,7 +46,7 @@ class Tail:
         self.native = native
         self._context, self._writer, self._visible, self._flushing = context, writer, visible, flushing
         self.token = Mutex()
-        """The append token, which is held where the log's end or its segments change."""
+        """The append token: its holder may change the log's end and its segments."""
         self.token.on_taken = self._taken
         self.may_be_open = False
         """Whether C may have appended since the append token was taken last."""

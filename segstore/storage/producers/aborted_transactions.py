@@ -1,8 +1,8 @@
 """Outcomes of a partition's transactions by the control batches of its log, for `read_committed` reads.
 
-On disk the control batches of the logs are read once, and later only those appended since. A `.txnindex`
-proves nothing (an empty one looks as if no transaction was aborted), and checking one against the log takes
-the same reads. Threads: any; the outcomes are kept, under a lock.
+On disk the control batches of the logs are read once, and later only the new ones. A `.txnindex` proves
+nothing (an empty one looks as if no transaction was aborted), and checking one against the log takes the same
+reads. Threads: any; the outcomes are kept, under a lock.
 """
 
 from __future__ import annotations
