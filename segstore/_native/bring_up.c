@@ -1,5 +1,5 @@
 /* Converts messages of magic 0 and 1 to record batches of magic 2, with the same offsets, keys, values and times
- * (org.apache.kafka.common.record.RecordsUtil does it the other way, AbstractLegacyRecordBatch reads them).
+ * (org.apache.kafka.common.record.RecordsUtil converts in the other direction, AbstractLegacyRecordBatch reads them).
  *
  * Thread contract: no state. Headers come from seg_scan, but are not trusted. A record takes no more bytes than its
  * message took: 32 at most beside key and value, or 23 without a timestamp.

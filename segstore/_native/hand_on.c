@@ -2,7 +2,7 @@
  * process. Readers see an append at all of these replicas at once, when all have it.
  *
  * A follower is written by the appending thread, or by the thread of its directory (hand_over.c) if it has a `job`. If
- * a follower does not take an append, the append stays in the other logs, unseen, and their tails are paused. The
+ * a follower does not take an append, the append stays in the other logs, hidden, and their tails are paused. The
  * follower fetches the append later, or its thread meets the error of its disk.
  *
  * Thread contract: the caller holds the lock of the tail that is given. seg_tail_hand_on takes the followers' locks, in
@@ -29,7 +29,8 @@ static int is_next(const seg_tail *f, const seg_tail *t, int64_t len, const seg_
         seg_tail_fits(f, batches[0].max_timestamp, len, batches[n - 1].last_offset + 1 - next, n);
 }
 
-/* Write batches to a follower. Their positions are those of the leader's log, `moved` bytes before those here. */
+/* Write batches to a follower. A batch's position in the follower's log is its position in the leader's log plus
+ * `moved`. */
 static int put_at_follower(seg_tail *f, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t moved)
 {
     for (int64_t i = 0; moved && i < n; i++)

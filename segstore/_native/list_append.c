@@ -138,7 +138,7 @@ static int may_fit(const records *r, PyObject *values)
         r->n <= ROOM / (NUMBERS + (len < 0 ? 0 : len));
 }
 
-/* Whether these are records that one call appends. */
+/* Read the arguments; returns whether one call can append these records. */
 static int take(records *r, PyObject *const *arguments)
 {
     const seg_tail *t = r->tail;

@@ -214,7 +214,7 @@ static int skip(cursor *c, int64_t n)
 }
 
 /* Move to the first record whose offset is the batch's base offset and `delta`, or more: 1, or 0 if there is none, or
- * the batch does not match its header. The cursor is not after that record before. */
+ * the batch does not match its header. The search only goes forward. */
 static int find_record(cursor *c, const seg_batch *b, int64_t delta, fields *f)
 {
     int64_t most = b->last_offset - b->base_offset;

@@ -86,8 +86,8 @@ INLINE int quick_record(const uint8_t *p, const uint8_t *end, fields *f)
     return LIKELY(*p == 0 && next - p == 1) || careful_headers(p, next, &f->header_count) == 0;
 }
 
-/* 0 or SEG_E_*. The quick reader reads plain records with room after them; the careful one reads the records that it
- * refuses, and gives the verdict. */
+/* Read a record: 0 or SEG_E_*. The quick reader reads plain records with room after them. If it refuses a record, the
+ * careful reader decides. */
 INLINE int64_t read_record(const uint8_t *p, const uint8_t *end, fields *f)
 {
     return LIKELY(quick_record(p, end, f)) ? 0 : careful_record(p, end, f);

@@ -143,7 +143,7 @@ class Senders:
             b"%d/%d" % (pid, sequence),
             None,
             (),
-            self._log._context.clock(),
+            self._log.context.clock(),
             template=template,
             **more,
         )

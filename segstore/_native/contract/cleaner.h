@@ -81,12 +81,11 @@ int64_t seg_map_keep(const seg_offset_map *m, const uint8_t *arena, int64_t aren
                      const int64_t *key_len, const int64_t *offsets, int64_t n, int64_t latest,
                      uint8_t *keep, int64_t *keyless);
 
-/* Put n batches out as compaction leaves them. raw holds them as they are in their file, from raw_position
- * on; their rows, in order, are in columns, what stays of them in keep. A batch of which nothing changes
- * is copied. A changed batch keeps base and last offset, producer and leader epoch, gets codecs[i] into its
- * attributes, and its records plain, with a CRC only if the codec is none: the caller compresses and
- * seals. out_batches and made have room for n; positions count from out. Returns bytes; SEG_E_ROOM,
- * SEG_E_COLUMN, SEG_E_TOO_LARGE, SEG_E_RECORD, SEG_E_VARINT. */
+/* Write n batches as compaction leaves them. raw holds them as they are in their file, from raw_position on; columns
+ * has their rows, in order, and keep the verdict for each row. A batch without a change is copied. A changed batch
+ * keeps base and last offset, producer and leader epoch, gets codecs[i] into its attributes, and its records plain,
+ * with a CRC only if the codec is none: the caller compresses and seals. out_batches and made have room for n;
+ * positions count from out. Returns bytes; SEG_E_ROOM, SEG_E_COLUMN, SEG_E_TOO_LARGE, SEG_E_RECORD, SEG_E_VARINT. */
 int64_t seg_compact(const uint8_t *raw, int64_t raw_len, int64_t raw_position, const uint8_t *arena,
                     int64_t arena_len, const seg_batch *batches, const uint8_t *policies,
                     const uint8_t *codecs, int64_t n, const seg_columns *columns, seg_cleaning *how,

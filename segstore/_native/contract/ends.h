@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-/* The mapped file of a store that several processes append to; a NULL pointer to this struct: the store is not shared,
- * or this is not known yet. Then the ends of a partition are those of its slot. Else they are those of the shared log
- * with the slot's number, if it has the slot's key and an end (seg_shared_ends). */
+/* The mapped file of a store that several processes append to. If a pointer to this struct is NULL, the store is not
+ * shared, or that is not known yet; then the ends of a partition are in its slot. In a shared store they are in the
+ * shared log with the slot's number, if that log has the slot's key and an end (seg_shared_ends). */
 typedef struct seg_shared_map {
     const uint8_t *map;
     int64_t len;             /* SEG_SHARED_LOGS at least */

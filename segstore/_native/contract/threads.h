@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /* --- hand_over.c: the thread of a directory that writes for followers' tails -------------------------------------- */
-/* Both are C's own memory, because a write may outlive all of Python's references. The caller that started or made one
- * frees it once; the last user frees the memory. */
+/* Both are C's own memory, because a write may outlive all of Python's references. The caller that started a thread, or
+ * made a job, calls its free function once; the memory is freed after its last use. */
 typedef struct seg_disk_thread seg_disk_thread;
 typedef struct seg_job seg_job;
 

@@ -100,7 +100,7 @@ def _acknowledged(
 
 
 def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
-    """Report an append that the disk refused to the other replicas, unless the disk was only full."""
+    """Report to the other replicas an append that the disk refused, unless the disk was only full."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
 

@@ -1,8 +1,8 @@
-"""`LogEnd`: the place of the next batch of a log; and `LastRecordEnds`, which reads the records that come
-there.
+"""`LogEnd`: the place of the next batch of a log; and `LastRecordEnds`, which reads new records at the ends
+of logs.
 
-A reader at the end of a log waits for the next record, which mostly comes in a batch of its own: C reads such
-a record within the wait (_native/follow.c). All other batches are left to `storage/log/read.py`.
+A reader at the end of a log waits for the next record, which is mostly alone in its batch: C reads such a
+record within the wait (_native/follow.c). All other batches are left to `storage/log/read.py`.
 
 On disk the log is only read. Threads: any for `LogEnd`, which never changes; one for `LastRecordEnds`.
 """
@@ -33,8 +33,8 @@ def end_of(view: LogView) -> LogEnd:
 
 
 class LastRecordEnds:
-    """The log ends that one reader waits at. Its waits read the next record of a log, without headers, into
-    `followed.came`. Threads: one.
+    """The ends of logs at which one reader waits. Its waits read the next record of a log, without headers,
+    into `followed.came`. Threads: one.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class _Point:
     __slots__ = ("buffer", "c", "found", "memory", "of", "segment")
 
     def __init__(self) -> None:
-        # Pages that no batch has come to take no memory.
+        # Pages that were never written take no memory.
         self.memory = unset("uint8_t[]", ROOM)
         self.buffer = ffi.buffer(self.memory)
         self.c = ffi.new("seg_point *", {"buffer": self.memory, "room": ROOM})

@@ -41,7 +41,7 @@ class _Range:
     __slots__ = ("batches", "c", "density", "of", "segment")
 
     def __init__(self) -> None:
-        # Pages that no header has come to take no memory.
+        # Pages that were never written take no memory.
         self.batches = unset("seg_batch[]", _HEADERS)
         self.c = ffi.new("seg_range *", {"batches": self.batches, "room": _HEADERS})
         self.segment = ffi.new("seg_segment *")

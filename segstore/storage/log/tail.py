@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from segstore.storage.segment.disk_thread import DiskThread
 
 ALL = -1
-"""`seg_tail_flush` takes this number for the offset at which the tail ends."""
+"""The argument of `seg_tail_flush` for the tail's end."""
 
 
 class Tail:

@@ -246,9 +246,9 @@ class Visible:
         return written, self._below(high_watermark, written)
 
     def _below(self, high_watermark: int, view: LogView) -> LogView:
-        """Return the part of `view` below the high watermark, which counts as at least the log start offset.
-        A transaction is undecided there if its marker is not below the high watermark, or if it has not ended
-        in its other partitions.
+        """Return the part of `view` below the high watermark, or below the log start offset if that is
+        higher. A transaction is undecided there if its marker is not below the high watermark, or if it has
+        not ended in its other partitions.
         """
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]

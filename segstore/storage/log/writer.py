@@ -104,7 +104,8 @@ class LogWriter:
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.pending_undo: AppendUndo | None = None
         """The state before an append, kept until the whole append is written. It is set before anything
-        changes: after any failure or signal handler's error, also during an undo, it says what to undo.
+        changes, so after any failure or signal handler's error, also during an undo, the undo can be done or
+        repeated.
         """
         self.follows = False
         """Whether only a leader's batches are appended, because this replica does not lead."""

@@ -2,7 +2,7 @@
 the tails of followers in this one (`_native/hand_over.c`). A disk that hangs blocks only this thread.
 
 On disk it writes bytes of active segments, each after the end of a log whose native tail is open. Threads:
-the directory's own thread calls `job`; any thread calls `end`.
+`job` is called by the Python thread that serves the directory; `end` by any thread.
 """
 
 from __future__ import annotations

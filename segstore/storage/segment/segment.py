@@ -216,8 +216,8 @@ class Segment:
         return (out if code else None) if code >= 0 else self.locate_from(position, target, end, out)
 
     def locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
-        """Locate a batch as `locate` does, but search from byte `position`, where a batch begins that is not
-        after the wanted one.
+        """Locate a batch as `locate` does, but search from byte `position`, the start of a batch at or before
+        the wanted one.
         """
         while True:
             code = self._seek(self.handle, position, end, target, out)
