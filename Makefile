@@ -6,7 +6,7 @@ endif
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := $(wildcard segstore/_native/*.c segstore/_native/*.h segstore/_native/contract/*.h segstore/_native/build.py)
+NATIVE := $(wildcard segstore/_native/*.c segstore/_native/*.h segstore/_native/contract/*.h segstore/_native/build.py segstore/bench/zero_copy/*.c segstore/bench/zero_copy/*.h)
 GENERATED := segstore/_native/_segstore.c
 SANITIZED := build/sanitize
 EXTRAS := dev,spark
@@ -15,7 +15,9 @@ PYTEST_ARGS ?=
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 # Where programs of the tests find their helpers.
-HELPERS := PYTHONPATH=$(CURDIR)/tests/support:$(CURDIR)/tests/plugins
+EMPTY :=
+ROOMS := $(wildcard $(CURDIR)/tests/support/*)
+HELPERS := PYTHONPATH=$(subst $(EMPTY) $(EMPTY),:,$(ROOMS)):$(CURDIR)/tests/plugins
 
 # Tests and what they start import the same files thousands of times: without kept bytecode each compiles them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -121,10 +123,10 @@ coverage: $(VENV)/.built  ## lines and branches of Python and C that the tests r
 	./tools/coverage.sh $(BIN)/python build/coverage $(PARALLEL) $(PYTEST_ARGS)
 
 reliability: $(VENV)/.installed  ## write the counts in docs/reliability.md, as the last `make test-all` had them
-	cd tests/support && ../../$(BIN)/python -m faulty.report
+	cd tests/support/faults && $(HELPERS) ../../../$(BIN)/python -m faulty.report
 
 counts: $(VENV)/.installed  ## hold the last `make test-all` to the counts in docs/reliability.md
-	cd tests/support && ../../$(BIN)/python -m faulty.report --check
+	cd tests/support/faults && $(HELPERS) ../../../$(BIN)/python -m faulty.report --check
 
 MINUTES ?= 5
 fuzz: $(VENV)/.built  ## every parser on mutated bytes for MINUTES=5, under the sanitizers (ARGS="--target store --seed 7")
@@ -255,5 +257,5 @@ crash: $(VENV)/.built  ## a writer is killed ROUNDS=200 times, readers follow; 5
 
 clean:  ## remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	rm -f $(GENERATED) segstore/_native/*.so
+	rm -f $(GENERATED) segstore/_native/*.so segstore/bench/zero_copy/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,13 +1,13 @@
-"""segstore: an embeddable, single-process log storage engine on Apache Kafka's own bytes.
+"""segstore: an embeddable log storage engine on Apache Kafka's own bytes.
 
-The map of the source is docs/architecture.md.
+docs/architecture.md is the map of the source.
 
 Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 
-`import segstore` brings the errors only. Every other public name is imported when it is first asked for, by
-an attribute or by `from segstore import open`: the first of them brings the engine. The first call that makes
-columns brings NumPy (`segstore.arrays`). A process that is going to leave its file system (chroot) asks for
-what it needs before, and imports NumPy.
+`import segstore` imports only the errors. The first use of another public name, as an attribute or by `from
+segstore import open`, imports the engine. The first call that makes columns imports NumPy
+(`segstore.arrays`). A process that will leave its file system (chroot) must import NumPy and use the names it
+needs before.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     )
     from segstore.mirroring.ending import EndedPartition, end_mirror
     from segstore.mirroring.mirror import Mirror, MirroredPartition, mirror
-    from segstore.mirroring.onward.mirror_to import MirrorTo, SentPartition, mirror_to
+    from segstore.mirroring.outbound.mirror_to import MirrorTo, SentPartition, mirror_to
     from segstore.records import Record, Records
     from segstore.replication.healing import Healed
     from segstore.replication.states import PartitionState, ReplicaState
     from segstore.replication.store import ReplicatedStore
     from segstore.replication.unreplicate import unreplicate
     from segstore.server.network.server import Server, serve
-    from segstore.standby.excess import CutRecord, cut_records
+    from segstore.standby.divergent_records import CutRecord, cut_records
     from segstore.standby.standby import Standby, follow, promote
     from segstore.standby.unfence import unfence
     from segstore.storage.check.check import Finding
@@ -183,10 +183,10 @@ _WHEN_ASKED_FOR = {
     ),
     "segstore.mirroring.ending": ("EndedPartition", "end_mirror"),
     "segstore.mirroring.mirror": ("Mirror", "MirroredPartition", "mirror"),
-    "segstore.standby.excess": ("CutRecord", "cut_records"),
+    "segstore.standby.divergent_records": ("CutRecord", "cut_records"),
     "segstore.standby.standby": ("Standby", "follow", "promote"),
     "segstore.standby.unfence": ("unfence",),
-    "segstore.mirroring.onward.mirror_to": ("MirrorTo", "SentPartition", "mirror_to"),
+    "segstore.mirroring.outbound.mirror_to": ("MirrorTo", "SentPartition", "mirror_to"),
     "segstore.records": ("Record", "Records"),
     "segstore.replication.healing": ("Healed",),
     "segstore.replication.states": ("PartitionState", "ReplicaState"),
@@ -207,7 +207,7 @@ _WHEN_ASKED_FOR = {
     "segstore.tables.values": ("serializer",),
 }
 _ROOMS = ("config", "duckdb", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
-"""The rooms that the engine is made of: `segstore.files.Files` needs no import but `import segstore`."""
+"""The packages of the engine: `segstore.files.Files` needs no import except `import segstore`."""
 _MODULES = {
     **{name: module for module, names in _WHEN_ASKED_FOR.items() for name in names},
     **{room: f"segstore.{room}" for room in _ROOMS},

@@ -2,9 +2,9 @@
 
 usage: .venv/bin/python tools/kafka_golden.py [DIRECTORY]
 
-The broker is the tests' one (tests/support/kafka/pom.xml). librdkafka writes the records, Kafka's own tools
-the transactions of its newest version and what share groups read, and scripted requests the groups of KIP-848
-and of Streams (KIP-1071). Beside the archive, a file says what clients of the broker have read.
+The broker is the tests' one (tests/support/kafka/kafka/pom.xml). librdkafka writes the records, Kafka's own
+tools the transactions of its newest version and what share groups read, and scripted requests the groups of
+KIP-848 and of Streams (KIP-1071). Beside the archive, a file says what clients of the broker have read.
 """
 
 from __future__ import annotations

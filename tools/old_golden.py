@@ -2,10 +2,10 @@
 
 usage: .venv/bin/python tools/old_golden.py [DIRECTORY]
 
-Maven fetches the broker, and the ZooKeeper that it needs, by tests/support/old_kafka/pom.xml. The messages
-are sent by librdkafka, and converted down by the broker as `message.format.version` of each topic says; those
-of `kept` are made by kafka-python, and the broker keeps their bytes. What an ordinary consumer reads of them
-is written beside the partitions.
+Maven fetches the broker, and the ZooKeeper that it needs, by tests/support/kafka/old_kafka/pom.xml. The
+messages are sent by librdkafka, and converted down by the broker as `message.format.version` of each topic
+says; those of `kept` are made by kafka-python, and the broker keeps their bytes. What an ordinary consumer
+reads of them is written beside the partitions.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ static PyType_Slot slots[] = {
 };
 
 static PyType_Spec spec = {
-    .name = "segstore.storage.meta.followed_ends.Follower",
+    .name = "segstore.storage.meta.tailed_ends.Follower",
     .basicsize = sizeof(Follower),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .slots = slots,

@@ -32,10 +32,10 @@ from segstore.errors import (
     StoreClosedError,
     copy_of,
 )
-from segstore.following.running import Running, deadline_in
-from segstore.following.source_end import UNKNOWN, Lag
 from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart
+from segstore.replica_fetcher.running import Running, deadline_in
+from segstore.replica_fetcher.source_end import UNKNOWN, Lag
 from segstore.replication.store import ReplicatedStore
 from segstore.storage.context import os_errors
 from segstore.storage.store.stats import Family

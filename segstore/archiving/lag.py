@@ -9,7 +9,7 @@ from segstore.archiving.moment import Moments
 from segstore.archiving.object_names import TopicIdPartition
 from segstore.archiving.state import ArchivedPartition
 from segstore.errors import StoreClosedError, UnknownTopicOrPartitionError
-from segstore.following.source_end import UNKNOWN, Lag
+from segstore.replica_fetcher.source_end import UNKNOWN, Lag
 from segstore.storage.meta.published_ends import Ends
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from segstore.archiving.counts import ArchiverCounts
-from segstore.following.source_end import Lag
 from segstore.operating.families import counter, gauge
+from segstore.replica_fetcher.source_end import Lag
 from segstore.storage.store.stats import Family, Metric, MetricSample
 
 _REQUESTS = Metric("", "segstore_archive_requests_total", "counter", "requests to the archive, by kind", "")

@@ -20,7 +20,7 @@ from segstore.cli.signals import stopped_by_signals
 from segstore.errors import StoreLockedError
 
 if TYPE_CHECKING:
-    from segstore.following.source_end import Lag
+    from segstore.replica_fetcher.source_end import Lag
 
 _LOOK_MS = 500
 _LETTING_GO = 30.0
@@ -60,7 +60,7 @@ def follow(
     DIRECTORY is a new one, one that has followed before, or that of an old primary that comes back. It can be
     read all the while.
     """
-    from segstore.following.choice import ALL
+    from segstore.replica_fetcher.topic_filter import ALL
 
     mode = mode or _mode_of(directory)
     chosen = [part for text in topics for part in text.split(",") if part] or ALL
@@ -101,7 +101,7 @@ def _is_over(running: segstore.Standby, once: bool) -> bool:
 def _tell_excess(directory: str, told: set[str]) -> None:
     """Print the records that were cut; the copies that are `told` already are left out, and others noted."""
     from segstore.files import Files
-    from segstore.standby.excess import copies, read_copy
+    from segstore.standby.divergent_records import copies, read_copy
 
     for path in copies(Files(), directory):
         if path in told:

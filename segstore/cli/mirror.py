@@ -96,7 +96,7 @@ def mirror(
     there the offset that it has here. Topics for which that is impossible are refused: compacted
     ones, those with transactions, and those that have other records there.
     """
-    from segstore.following.choice import ALL
+    from segstore.replica_fetcher.topic_filter import ALL
 
     chosen = [part for text in topics for part in text.split(",") if part] or [ALL]
     if target is not None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from itertools import count
 
-from segstore.following.control import Control, Followed
 from segstore.mirroring.groups import MirroredGroups
 from segstore.mirroring.settings import MirrorConfig
+from segstore.replica_fetcher.control import Control, Followed
 
 
 class MirrorControl(Control):

@@ -13,10 +13,10 @@ from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import BrokerError, SegstoreError
-from segstore.following.followed_log import FollowedLog, Key
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import told_error
+from segstore.replica_fetcher.followed_log import FollowedLog, Key
 from segstore.storage.store.store import Store
 from segstore.wire.cluster import Cluster
 

@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 from segstore.choices import ISOLATION_LEVELS, KEEP, MIRRORED, REPLACE
 from segstore.config import StoreConfig, arguments
 from segstore.files import Files
-from segstore.following.choice import ALL, TopicChoice
-from segstore.following.control import Followed
-from segstore.following.fetch_request import FetchTerms
-from segstore.following.fetched_data import COMMITTED, UNCOMMITTED
-from segstore.following.followed_log import FollowedLog
-from segstore.following.followed_topics import CONSUMER, FollowedTopics
-from segstore.following.running import Following, deadline_in
-from segstore.following.source_end import Lag
+from segstore.mirroring.bootstrap import found_role, give_role, source_id
 from segstore.mirroring.control import MirrorControl
 from segstore.mirroring.groups import MirroredGroups
 from segstore.mirroring.settings import MirrorConfig
 from segstore.mirroring.store import MirrorStore
-from segstore.mirroring.taking import found_role, give_role, source_id
 from segstore.mutex import check_apart
+from segstore.replica_fetcher.control import Followed
+from segstore.replica_fetcher.fetch_request import FetchTerms
+from segstore.replica_fetcher.fetched_data import COMMITTED, UNCOMMITTED
+from segstore.replica_fetcher.followed_log import FollowedLog
+from segstore.replica_fetcher.followed_topics import CONSUMER, FollowedTopics
+from segstore.replica_fetcher.running import Following, deadline_in
+from segstore.replica_fetcher.source_end import Lag
+from segstore.replica_fetcher.topic_filter import ALL, TopicChoice
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.role import MIRROR, Role
 from segstore.storage.store.store import open_context

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segstore.config.options import MAX_LONG, switch, whole
-from segstore.following.settings import FollowingConfig
+from segstore.replica_fetcher.settings import FollowingConfig
 
 
 @dataclass(frozen=True, kw_only=True)

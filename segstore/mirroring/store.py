@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from segstore.following.store import FollowingStore
+from segstore.replica_fetcher.store import FollowingStore
 from segstore.storage.context import os_errors
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read_only_partition import ReadOnlyPartition

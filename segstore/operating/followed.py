@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from segstore.errors import StoreClosedError
-from segstore.following.running import Following
 from segstore.operating.endpoint import attached
 from segstore.operating.families import gauge, store_families
 from segstore.operating.health import store_unready
 from segstore.operating.operated import Operated, Reasons
+from segstore.replica_fetcher.running import Following
 from segstore.storage.store.readiness import named
 from segstore.storage.store.stats import Family
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from segstore.replication.data_directory import DataDirectory
     from segstore.replication.local_replica import LocalReplica
     from segstore.replication.replica_manager import ReplicaManager
-    from segstore.replication.side import ReplicatedWriter
+    from segstore.replication.replicated_writer import ReplicatedWriter
     from segstore.storage.log.replica import Truncated
 
 Progress = Callable[[int], None]

@@ -18,7 +18,7 @@ from segstore.storage.store.stats import Metric, MetricSample
 
 if TYPE_CHECKING:
     from segstore.replication.local_replica import LocalReplica
-    from segstore.replication.side import ReplicatedWriter
+    from segstore.replication.replicated_writer import ReplicatedWriter
     from segstore.replication.states import ReplicaState
 
 

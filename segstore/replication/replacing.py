@@ -29,7 +29,7 @@ from segstore.replication.quorum_controller import Decision
 from segstore.threads import apart
 
 if TYPE_CHECKING:
-    from segstore.replication.side import ReplicatedWriter
+    from segstore.replication.replicated_writer import ReplicatedWriter
     from segstore.storage.store.writer import StoreWriter
 
 ENDING = 10.0

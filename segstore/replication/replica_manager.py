@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from segstore.errors import SegstoreError, StaleBrokerEpochError, StoreClosedError
 from segstore.logger import Logger
 from segstore.mutex import Mutex
+from segstore.replication.change_counter import News
 from segstore.replication.core.cluster import BrokerHeartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.leader import Leader
@@ -25,7 +26,6 @@ from segstore.replication.counters import Counters
 from segstore.replication.data_directory import DataDirectory, DirectoryChange
 from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
-from segstore.replication.news import News
 from segstore.replication.quorum_controller import Decision, Published, QuorumController
 from segstore.replication.replica_fetch import LeaderRead
 from segstore.storage.meta.topic_info import CLUSTER_METADATA

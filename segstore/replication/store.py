@@ -39,7 +39,7 @@ from segstore.replication.metrics import (
 from segstore.replication.placement import as_replicas
 from segstore.replication.quorum_controller import Decision
 from segstore.replication.replacing import replace_directory
-from segstore.replication.side import ReplicatedWriter
+from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.replication.states import PartitionState, ReplicaState
 from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL, Acks

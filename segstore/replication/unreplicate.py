@@ -26,7 +26,7 @@ from segstore.replication.metadata.records import ConfigRecord
 from segstore.replication.metadata.voters import check_paths, plan
 from segstore.replication.plain_directory import BECAME_PLAIN, become_plain
 from segstore.replication.quorum_controller import Decision
-from segstore.replication.side import ReplicatedWriter
+from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.storage.context import Clock, os_errors, wall_clock
 
 LOOK = 0.05

@@ -20,7 +20,7 @@ def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
         return  # only here is a client of the wire needed
-    from segstore.following.announcing import Announcer
+    from segstore.replica_fetcher.new_leader_notice import Announcer
     from segstore.wire.settings import WireConfig
 
     parsed = WireConfig.parse(settings or {})

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from segstore import names
 from segstore.errors import BrokerError
-from segstore.following.control import Control, Followed
-from segstore.following.primary import PrimaryClient
 from segstore.protocol.error_codes import Code
+from segstore.replica_fetcher.control import Control, Followed
+from segstore.replica_fetcher.primary import PrimaryClient
 from segstore.storage.meta.role import ROLE
 
 _ANEW = frozenset({Code.STALE_BROKER_EPOCH, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH})

@@ -17,24 +17,24 @@ from segstore.config import StoreConfig, arguments
 from segstore.coordinator.open import open as open_store
 from segstore.errors import InvalidArgumentError, RequestTimedOutError, SegstoreError
 from segstore.files import Files
-from segstore.following.choice import ALL, TopicChoice
-from segstore.following.control import Followed
-from segstore.following.fetch_request import FetchTerms
-from segstore.following.fetched_data import UNCOMMITTED
-from segstore.following.followed_topics import FollowedTopics
-from segstore.following.primary import PrimaryClient
-from segstore.following.running import Following
-from segstore.following.source_end import Lag
-from segstore.following.store import FollowingStore
 from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import told_error
+from segstore.replica_fetcher.control import Followed
+from segstore.replica_fetcher.fetch_request import FetchTerms
+from segstore.replica_fetcher.fetched_data import UNCOMMITTED
+from segstore.replica_fetcher.followed_topics import FollowedTopics
+from segstore.replica_fetcher.primary import PrimaryClient
+from segstore.replica_fetcher.running import Following
+from segstore.replica_fetcher.source_end import Lag
+from segstore.replica_fetcher.store import FollowingStore
+from segstore.replica_fetcher.topic_filter import ALL, TopicChoice
+from segstore.standby.bootstrap import StandbyDirectoryState, begun, registered, returned, taken
 from segstore.standby.control import StandbyControl
-from segstore.standby.excess import CutRecord, cut_records, read_copy
+from segstore.standby.divergent_records import CutRecord, cut_records, read_copy
 from segstore.standby.promotion import forget_request, promote_directory, standby_role
 from segstore.standby.settings import StandbyConfig
-from segstore.standby.taking import StandbyDirectoryState, begun, registered, returned, taken
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.role import ROLE, STANDBY, Role
 from segstore.storage.store.lag_keeper import EVERY, LagKeeper

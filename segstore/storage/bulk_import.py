@@ -1,8 +1,9 @@
-"""A bulk import, `importing`: records for one topic, all of them or none; and a new topic and store for them.
+"""A bulk import, `importing`: appends records to one topic, all of them or none. It may create the topic and
+the store.
 
-On disk the records are staged and adopted whole; a topic or store that was made for them is removed where
-that fails. A process that is killed leaves at most the topic, empty. Threads: one. Processes: this one is the
-store's writer for as long as it takes.
+On disk the records are staged and adopted whole; after a failure a topic or store that was made for them is
+removed. A process that is killed leaves at most the topic, empty. Threads: one. Processes: this one is the
+store's writer during the import.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ log = Logger("segstore")
 
 
 class Importing(NamedTuple):
-    """The topic, and the stager whose records are in the topic's log when the block has ended."""
+    """The topic, and the stager whose records are appended when the block ends."""
 
     topic: TopicInfo
     stager: Stager
@@ -46,13 +47,12 @@ def importing(
     files: Files | None = None,
 ) -> Iterator[Importing]:
     """Open a block that stages records for `topic`: they are durable and visible, all at once, when it has
-    ended. Where the block raises, or the records can't be appended, nothing is left that was not there
-    before.
+    ended. If the block raises, or the records can't be appended, the store is left as it was before.
 
-    With `partitions` the topic is created, with `config`, and a store where there is none; else the topic
-    must exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError, ConfigError,
-    the errors of `segstore.open` and of `Stager`. A StorageError of closing the store is raised after the
-    records are in the log.
+    With `partitions` the topic is created, with `config`, and also a missing store; else the topic must
+    exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError, ConfigError, the
+    errors of `segstore.open` and of `Stager`. A StorageError of closing the store is raised after the records
+    are in the log.
     """
     check_not_internal(topic, "nothing is imported into it")
     path, files = arguments.path("path", path), files or Files()
@@ -72,8 +72,8 @@ def importing(
 def importing_into(
     store: Store, topic: str, partitions: int | None = None, config: Mapping[str, Any] | None = None
 ) -> Iterator[Importing]:
-    """Do what `importing` does, with a store that this process has open for writing, which may be a
-    replicated one. Errors as those of `importing`; also what an append with acks="all" raises.
+    """Import as `importing` does, into a store that this process has open for writing, also a replicated one.
+    Raises the errors of `importing`, and those of an append with acks="all".
     """
     check_not_internal(topic, "nothing is imported into it")
     with ExitStack() as stack:
@@ -89,8 +89,8 @@ def importing_into(
 
 @contextmanager
 def _perhaps_new(path: str, files: Files) -> Iterator[None]:
-    """Run a block in which a store may be created at `path`, which is removed again where the block raises
-    and there was none before.
+    """Run a block in which a store may be created at `path`, and remove a created store if the
+    block raises.
     """
     with os_errors():
         missing = not files.exists(path)
@@ -99,7 +99,7 @@ def _perhaps_new(path: str, files: Files) -> Iterator[None]:
         yield
     except BaseException:
         if bare:
-            with _told(f"{path}, which was made for the import"):
+            with _logging_failure(f"{path}, which was made for the import"):
                 _unmake(path, files, missing)
         raise
 
@@ -112,7 +112,7 @@ def _unmake(path: str, files: Files, missing: bool) -> None:
 
 @contextmanager
 def _opened(path: str, files: Files) -> Iterator[Store]:
-    """Run a block with the store open. An error of the block is raised in preference to one of closing."""
+    """Run a block with the store open; an error of the block takes precedence over one of closing."""
     store = store_module.open(path, files=files)
     try:
         yield store
@@ -129,13 +129,13 @@ def _new_topic(store: Store, topic: str, partitions: int, config: Mapping[str, A
     try:
         yield
     except BaseException:
-        with _told(f"topic {topic!r}, which was made for the import"):
+        with _logging_failure(f"topic {topic!r}, which was made for the import"):
             store.delete_topic(topic)
         raise
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _logging_failure(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # a StorageError is an OSError too

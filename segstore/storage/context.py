@@ -1,4 +1,4 @@
-"""The context of one open store: what its parts share. Nothing is on disk.
+"""The context of one open store: its shared parts. Nothing is on disk.
 
 Threads: built once at open; its parts have contracts of their own.
 """
@@ -44,20 +44,20 @@ def wall_clock() -> int:
 
 
 def _ignored(error: Exception) -> None:
-    """Tell nobody."""
+    """Ignore the error."""
 
 
 class OsErrors:
     """A block in which an OSError becomes a StorageError with its errno.
 
-    It is no generator of `contextmanager`: from Python 3.12 on, the traceback of an OSError that such a
-    generator caught leads to the frame of contextlib that threw it in, which refers to the OSError.
+    It is a class, because an OSError that passes a generator of `contextmanager` gets into a reference cycle
+    from Python 3.12 on: its traceback leads to a frame of contextlib that refers to the OSError.
     """
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, SegstoreError) and is_refusal(error):
@@ -74,7 +74,7 @@ def os_errors() -> OsErrors:
 
 @dataclass
 class StoreContext:
-    """Where the store lies, how it reaches files and time, and whether it may be used."""
+    """The context of an open store: its path, its access to files and time, and its state."""
 
     root: str
     files: Files
@@ -87,16 +87,16 @@ class StoreContext:
     made: bool = False
     """Whether the root was made for this store."""
     demoted: str = ""
-    """Why this store takes no changes any more, "" where it does."""
+    """The reason why this store refuses changes, "" if it takes them."""
     on_background_error: Callable[[Exception], object] = _ignored
-    """Is told of what keeps background work on logs from its end, a disk that refuses, perhaps. It waits for
-    nothing."""
+    """Called with errors of background work, such as errors of the disk. It must not wait."""
 
     def __post_init__(self) -> None:
         self.here = forks.here()
         self.here_for_c: Any = held("uint8_t[]", self.here) if isinstance(self.here, mmap.mmap) else None
-        """A pointer to a byte that is 1 in the process that opened the store and 0 in its children; None
-        where the kernel can't tell."""
+        """A pointer to a byte that is 1 in the process that opened the store and 0 in its children; None if
+        the kernel can't provide it.
+        """
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
         self.reserve = Reserve(self.files, names.below(self.root, f"{names.OURS}/{names.RESERVE}"))
         """Bytes for the small files of changes that free space, and of an open and a close."""
@@ -111,13 +111,13 @@ class StoreContext:
         self.mended: list[Repaired] = []
 
     def tell(self, path: str, message: str, done: str) -> None:
-        """Report that a small file was not as it must be, and what was done about it: see `Store.mended`."""
+        """Report a damaged small file and its repair, in the log and in `Store.mended`."""
         self.mended.append(Repaired(path, None, None, message, done))
         log.warning("%s", self.mended[-1])
 
     def remake(self, path: str, data: bytes, message: str, source: str) -> None:
-        """Replace a small file of which `message` says what is wrong, and report it. What is no file is moved
-        to the quarantine. A disk without room leaves this to the next open. Raises OSError.
+        """Replace a small file whose damage is `message`, and report that. A directory or the like in its
+        place is moved to the quarantine. If the disk is full, the next open does this. Raises OSError.
         """
         try:
             aside = self.make_way(path)
@@ -130,15 +130,15 @@ class StoreContext:
             self.tell(path, message, f"made anew from {source}{aside}")
 
     def make_way(self, path: str) -> str:
-        """Move what is no file from the place of a file, and from its temporary name, to the quarantine;
-        returns where to, as the end of a sentence, or "". Raises OSError.
+        """Move a directory or the like from the path of a file, and of its temporary file, to the quarantine;
+        return the new paths as the end of a sentence, or "". Raises OSError.
         """
         places = [place for place in (path, path + names.TEMPORARY) if self.files.exists(place)]
         moved = [put_aside(self.files, self.root, place) for place in places if not self.files.is_file(place)]
         return f"; what was there is in {' and '.join(moved)}" if moved else ""
 
     def check_leads(self) -> None:
-        """Do what `check_open` does, and raise DemotedError where the store was demoted."""
+        """Raise StoreClosedError, ForkedError; DemotedError if the store was demoted."""
         self.check_open()
         if self.demoted:
             raise DemotedError(self.demoted)
@@ -164,7 +164,7 @@ class StoreContext:
             )
 
     def check_writable(self) -> None:
-        """Do what `check_open` does, and raise ReadOnlyError too."""
+        """Raise StoreClosedError, ForkedError, ReadOnlyError."""
         if self.writable and not self.closed and self.here[0]:
             return
         self.check_open()

@@ -1,7 +1,7 @@
-"""`copy`: a snapshot of a store as a store of its own, while a writer goes on.
+"""`copy`: a snapshot of a store as a new store, also while a writer uses the source.
 
-On disk the source is only read; the target is made under the name `<target>.copying`, synced whole, and gets
-its own name last. Bytes are shared with the source where the file system can (copy_file_range). Threads and
+On disk the source is only read; the target is made under the name `<target>.copying`, synced whole, and
+renamed last. Bytes are shared with the source if the file system can (copy_file_range). Threads and
 processes: any; the ends of all partitions are those of one publication, so that a transaction is in the copy
 in all of its partitions or in none.
 """
@@ -49,9 +49,9 @@ class FrozenLog(NamedTuple):
 
 
 def hold(files: Files, view: LogView, most: int) -> FrozenLog:
-    """Keep the first `most` files of a view open; of the others it is checked later whether they are still
-    the same. Raises FileNotFoundError where a file was removed meanwhile, or compaction is swapping segments:
-    the records that it merges are there twice then.
+    """Keep the first `most` files of a view open. Whether the other files have changed is checked when they
+    are copied. Raises FileNotFoundError if a file was removed, or compaction is swapping segments: during a
+    swap, merged records exist twice.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):
@@ -69,9 +69,9 @@ def hold(files: Files, view: LogView, most: int) -> FrozenLog:
 
 class PartitionCopy:
     """The copy of one partition up to an offset. After `run`, which is called once, `start` and `end` are the
-    copy's offsets, `segments` and `size` (bytes) what it has.
+    copy's offsets, `segments` and `size` (bytes) the size of the copy.
 
-    `ends` are the published ends of the moment that is copied; with None the log is copied as it is.
+    `ends` are the published ends of the copied moment; with None the log is copied as it is now.
     """
 
     def __init__(
@@ -83,7 +83,9 @@ class PartitionCopy:
         progress: Callable[[int], None],
         held: FrozenLog | None = None,
     ) -> None:
-        """With `held`, these very segments are copied, whatever files have their names by now."""
+        """With `held`, exactly these open segments are copied, even if their names belong to
+        other files now.
+        """
         self._files, self._source, self._target, self._progress = files, source, target, progress
         self._held = held
         view = held.view if held else source.view
@@ -92,8 +94,8 @@ class PartitionCopy:
         self.segments = self.size = 0
 
     def run(self) -> bool:
-        """Copy; False where files were removed or changed meanwhile: then the target must be removed, and
-        copied again. Raises OSError.
+        """Copy the partition. Return False if files were removed or changed: then the caller must remove the
+        target, and copy again. Raises OSError.
         """
         self._files.mkdir(self._target)
         view = self._held.view if self._held else self._source.view
@@ -113,7 +115,7 @@ class PartitionCopy:
         return True
 
     def _limit(self, view: LogView, slot: int) -> int:
-        """Return the byte up to which a segment is in the copy."""
+        """Return the size of a segment's part in the copy, in bytes."""
         size = view.end_of(slot)
         if view.next_base(slot) <= self.end and slot < len(view.segments) - 1:
             return size
@@ -156,7 +158,7 @@ class PartitionCopy:
 # --- copy ------------------------------------------------------------
 
 Progress = Callable[[int], None]
-_TRIES = 5  # how often a copy is tried that a compaction overtakes
+_TRIES = 5  # the number of tries, as a compaction may remove copied segments
 _LOOKS = 1000
 _NOT_COPIED = frozenset(
     (
@@ -164,11 +166,11 @@ _NOT_COPIED = frozenset(
         *(names.CLOSED, names.FORMAT, names.SHARED, names.MEMBERS, names.HOST),
     )
 )
-"""A copy is not shared, so its format is stated anew as it is opened."""
+"""Files that are not copied. A copy is not shared, so its format file is written anew when it is opened."""
 
 
 class Copied(NamedTuple):
-    """What `copy` made; `bytes` counts those of logs."""
+    """The result of `copy`; `bytes` counts the bytes of logs."""
 
     partitions: int
     segments: int
@@ -184,11 +186,11 @@ def copy(
 ) -> Copied:
     """Copy a store, also one that is in use, to `target`, which must be missing or an empty directory.
 
-    The copy is a store that was closed: with its topics, records, committed offsets and producer states as
-    they were at one moment; its partitions begin a new leader epoch. Of a directory of a replicated store it
-    has the replicas, up to their high watermarks, and is a store without replicas. `progress` is called with
-    the bytes of each log copied. Raises StorageError, with EBUSY where another copy is being made at
-    `target`; CorruptRecordError where the end of a log can't be found.
+    The copy is a closed store, with the topics, records, committed offsets and producer states of one moment;
+    its partitions begin a new leader epoch. A directory of a replicated store is copied with its replicas, up
+    to their high watermarks, and the copy is a store without replicas. `progress` is called with the bytes of
+    each copied log. Raises StorageError, with EBUSY if another copy is being made at `target`;
+    CorruptRecordError if the end of a log can't be found.
     """
     path = arguments.path("target", target)
     with os_errors(), ExitStack() as stack:
@@ -223,7 +225,7 @@ def _lies_in(files: Files, path: str, root: str) -> bool:
 
 
 def _check_opens(files: Files, path: str) -> None:
-    """Open the copy and close it, which raises an error if the copy is not sound, and builds the indexes."""
+    """Open and close the copy: this builds its indexes, and raises an error if the copy is not sound."""
     with store_module.open(path, files=files) as store:
         build_indexes(store)
 
@@ -240,14 +242,14 @@ class _Copying:
         self._checkpoints = NewCheckpoints()
 
     def run(self, progress: Progress) -> Copied | None:
-        """Copy; None where compaction has removed what the moment had: then the target must be removed, and
-        copied again.
+        """Copy the store. Return None if compaction removed records of the copied moment: then the caller
+        must remove the target, and copy again.
         """
         topics = self._topics()
         keys = {
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
-        # Read before the moment: offsets that were clean then are clean in the copy.
+        # Read before the published ends: offsets that are cleaned by then are cleaned in the copy.
         path = os.path.join(self._store.path, names.CLEANER_OFFSETS)
         self._cleaned = try_offsets(self._files, path)[0] or {}
         moment = self._moment(topics, keys)
@@ -278,8 +280,8 @@ class _Copying:
         return {name: info for name, info in self._store.topics().items() if name != CLUSTER_METADATA}
 
     def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Return whether settings were altered since they were read, so that the copy's may not tell of all
-        gaps in it.
+        """Return whether settings were altered since they were read: then the copy's settings may not allow
+        all of its offset gaps.
         """
         now = self._topics()
         same = [(info, now[name]) for name, info in topics.items() if name in now]
@@ -288,10 +290,10 @@ class _Copying:
     def _moment(
         self, topics: Mapping[str, TopicInfo], keys: Mapping[TopicPartitionKey, int]
     ) -> tuple[dict[int, Ends], dict[TopicPartitionKey, FrozenLog]] | None:
-        """Return the ends of one moment, and the files that compacted logs had then: a later compaction
-        removes records from the logs that a later record supersedes, and the copy would have neither. None
-        where these keep changing.
+        """Return the ends of one moment, and the open files of compacted logs at that moment; None if the
+        files keep changing.
         """
+        # A later compaction removes records that a later record supersedes, and the copy would have neither.
         compacted = [
             k for k in keys if topics[k[0]].ours and "compact" in topics[k[0]].settings.cleanup_policy
         ]
@@ -335,8 +337,8 @@ class _Copying:
         return one
 
     def _check_same(self, info: TopicInfo, number: int) -> None:
-        """Check that the copied partition is still this topic's: another topic may have got the name. The
-        metadata, which tell this, were copied last.
+        """Check that the copied partition still belongs to this topic, by its metadata, which were copied
+        last.
         """
         path = os.path.join(self._target, names.partition_dir(info.name, number), names.PARTITION_METADATA)
         said = self._files.read_file(path) if self._files.exists(path) else b""
@@ -344,7 +346,7 @@ class _Copying:
             raise _deleted(StoreClosedError(f"{names.partition_dir(info.name, number)} is another one's now"))
 
     def _rest(self) -> None:
-        """Copy the small files last: what they say must be true of all that was copied."""
+        """Copy the small files, last, because they must agree with all copied logs."""
         for path in small_files(self._files, self._store.path):
             data, name = self._files.read_file(path), os.path.basename(path)
             if name in (names.ADOPTED, names.ADOPTED_COPY):

@@ -1,8 +1,8 @@
 """Delayed deletion: `.deleted` files stay for file.delete.delay.ms, then they are unlinked.
 
 A clean close unlinks the files that retention and compaction renamed in this process. Files that an open has
-found or put aside stay for all of their delay, over closes and crashes: the files' times say since when they
-are `.deleted`. Threads: any; one lock, and no file is touched with it held.
+found or put aside stay for all of their delay, over closes and crashes: the modification time is the time of
+the renaming. Threads: any; one lock, and no file is touched with it held.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = Logger("segstore")
 
 
 class _WaitingFiles(NamedTuple):
-    """Files that are unlinked when the clock (ms) is `due`; `found`: an open has found them."""
+    """Files that are unlinked when the clock (ms) is `due`. `found`: an open has found them."""
 
     due: int
     delay_ms: int
@@ -37,7 +37,7 @@ class Graveyard:
         self._waiting: list[_WaitingFiles] = []
 
     def put(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Unlink the files `delay_ms` from now. Raises OSError, where that is now."""
+        """Unlink the files after `delay_ms`; without a delay at once, which may raise OSError."""
         if delay_ms <= 0:
             self._unlink(paths)
         elif paths:
@@ -58,7 +58,7 @@ class Graveyard:
                 self._wait(_WaitingFiles(due, delay_ms, True, together))
 
     def _is_removed(self, paths: Sequence[str]) -> bool:
-        """Unlink the files; a file that can't be removed does not prevent a partition from being opened."""
+        """Unlink the files; return False, with a warning, if one can't be removed."""
         try:
             self._unlink(paths)
         except OSError as error:
@@ -72,8 +72,8 @@ class Graveyard:
         self._scheduler.after(max(0, entry.due - self._clock()) / 1000, self.clear)
 
     def clear(self, *, closing: bool = False) -> None:
-        """Unlink the files that are due, and at a clean close all but those that an open has found. Raises
-        OSError after all were tried; those that are left are tried again.
+        """Unlink the files that are due, and at a clean close all except those that an open has found. Raises
+        OSError after all were tried; files that could not be unlinked are tried again.
         """
         failed: OSError | None = None
         for entry in self._take(closing):
@@ -93,7 +93,7 @@ class Graveyard:
         """Return the files to unlink now, oldest first."""
         with self._lock:
             now = self._clock()
-            # Where the clock was set back, nothing waits for longer than its delay from now.
+            # After the clock was set back, no file waits longer than its delay from now.
             waiting = [one._replace(due=min(one.due, now + one.delay_ms)) for one in self._waiting]
             taken = [one for one in waiting if one.due <= now or (closing and not one.found)]
             self._waiting = [one for one in waiting if one.due > now and not (closing and not one.found)]
@@ -101,5 +101,5 @@ class Graveyard:
 
     def _unlink(self, paths: Sequence[str]) -> None:
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile
+            with contextlib.suppress(FileNotFoundError):  # its topic was deleted
                 self._files.unlink(path)

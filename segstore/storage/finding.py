@@ -1,4 +1,4 @@
-"""Findings of `check`, and what a repair, or an open for writing, has done about them. Nothing is on disk."""
+"""Findings of `check`, and their repairs by `repair` or by an open for writing. Nothing is on disk."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """Something that is not as it must be: the file or directory, byte position and offset where there are
-    any.
-    """
+    """A violated invariant: the file or directory, and the byte position and offset if there are any."""
 
     path: str
     position: int | None
@@ -25,7 +23,7 @@ class Finding(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """Something that was not as it must be, as in a `Finding`, and what was done about it."""
+    """The repair of a finding: the finding's fields, and the action in words (`done`)."""
 
     path: str
     position: int | None

@@ -1,6 +1,7 @@
-"""A full disk: since when appends find no room, told once, and once more when there is room again.
+"""A full disk: notes when appends begin to find no room, logs that once, and logs once more when there is
+room again.
 
-On disk `.segstore/full`, a `CheckedFile` that is there for as long, so that other processes see it
+On disk `.segstore/full`, a `CheckedFile` that exists while the disk is full, so that other processes see it
 (`segstore stats`); its bytes come from the reserve. Threads: any; the work is done in the store's scheduler,
 since `met` is called with an append token held.
 """
@@ -25,15 +26,17 @@ from segstore.storage.scheduler import Scheduler
 log = Logger("segstore")
 
 LOOK = 2.0
-"""Seconds between two looks whether there is room again: more than most clients wait between two tries."""
+"""Seconds between two checks for room: more than most clients wait between two tries."""
 FORGET_MS = 600_000
-"""Ms after which the size of a failed append counts no more: an append may need more than the disk has."""
+"""Milliseconds after which the size of a failed append is ignored: an append may need more than
+the disk has.
+"""
 
 
 @dataclass(frozen=True)
 class FullNote:
-    """Since when, in ms since the epoch, appends find no room; `path` is the file of the first one, `error`
-    the system's word for it.
+    """The note of a full disk. Appends fail since `since_ms` (ms since the epoch); `path` is the file of the
+    first failed append, `error` the system's error text.
     """
 
     since_ms: int
@@ -52,7 +55,7 @@ FULL_NOTE = CheckedFile(names.FULL, "note of a full disk", _made, 1 << 16)
 
 
 def read_note(files: Files, root: str) -> FullNote | None:
-    """Return the note of a full disk; None without one, and for one that can't be read."""
+    """Return the note of a full disk; None without one, or if it can't be read."""
     try:
         return FULL_NOTE.read(files, root)
     except (CorruptCheckpointError, OSError):
@@ -60,8 +63,8 @@ def read_note(files: Files, root: str) -> FullNote | None:
 
 
 class FullDisk:
-    """Whether appends to one store find no room now. `reserve` is the store's; `hurry` removes at once the
-    files that retention has let go of and that wait to be removed.
+    """The state of one store's disk: full, or with room. `reserve` is the store's; `hurry` removes deleted
+    segments without their delay.
     """
 
     def __init__(
@@ -76,11 +79,11 @@ class FullDisk:
         self._files, self._root, self._clock, self._scheduler = files, root, clock, scheduler
         self._reserve, self._hurry = reserve, hurry
         self.note: FullNote | None = None
-        """Since when, and how it showed; None while there is room."""
-        self._met = 0  # appends that found no room
-        self._need, self._last_ms = 0, 0  # bytes of the largest of these, and when the last one failed
+        """The note while the disk is full; None while there is room."""
+        self._met = 0  # number of appends that found no room
+        self._need, self._last_ms = 0, 0  # bytes of the largest one, and the time of the last one
         self._noted = False
-        self._begun = False  # of the scheduler's thread
+        self._begun = False  # used by the scheduler's thread only
 
     def met(self, error: OSError, need: int = 0) -> None:
         """Note that an append of `need` bytes found no room."""
@@ -113,23 +116,24 @@ class FullDisk:
             self._scheduler.after(LOOK, partial(self._look, self._met))
 
     def _look(self, met: int) -> None:
-        """End it if there is room for the largest append that failed and for the reserve, and no append has
-        found none since the last look: small appends may go on while a large one, which a client tries again
-        later, still finds no room.
+        """Clear the note if there is room for the largest failed append and for the reserve, and no append
+        has failed since the last look.
         """
         need = self._need if self._clock() - self._last_ms < FORGET_MS else 0
+        # Small appends may succeed while a large one, which a client retries later, still finds no room.
         if met != self._met or not self._reserve.has_room(need):
             self._scheduler.after(LOOK, partial(self._look, self._met))
             return
         self._begun = False
-        note, self.note = self.note, None  # before it is told: an append that fails from now on begins anew
+        # before the log line: an append that fails from now on makes a new note
+        note, self.note = self.note, None
         self.forget()
         seconds = (self._clock() - (note.since_ms if note else 0)) / 1000
         free = self._free()
         log.warning("%s: there is room again after %.0f s (%d bytes are free)", self._root, seconds, free)
 
     def forget(self) -> None:
-        """Remove the note, which is a dead writer's, or out of date."""
+        """Remove the note of a dead writer, or one that is out of date."""
         with suppress(OSError):
             if self._noted or self._files.exists(FULL_NOTE.path(self._root)):
                 self._files.unlink(FULL_NOTE.path(self._root))

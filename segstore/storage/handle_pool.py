@@ -1,7 +1,7 @@
 """A pool of open files, so that many partitions fit under a small RLIMIT_NOFILE.
 
-Threads: any. A borrowed `Handle` stays open for as long as it is referred to; eviction only drops the pool's
-own reference, so that no descriptor is closed under a running read.
+Threads: any. A borrowed `Handle` stays open as long as it is referenced; eviction only drops the pool's own
+reference, so that no descriptor is closed during a read.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def default_limit() -> int:
 
 
 class HandlePool:
-    """At most `limit` open files, and fewer while the process has no descriptors for others; the least
-    recently opened are dropped first.
+    """A pool of at most `limit` open files, or fewer if the process runs out of descriptors; the files that
+    were opened first are dropped first.
     """
 
     def __init__(self, files: Files, limit: int) -> None:
@@ -33,13 +33,13 @@ class HandlePool:
         self.lock = nesting()  # a signal handler may read while this thread has the lock
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self.opened = self._open.get
-        """Return the open file with the key (path, to write or not), None where it is not open."""
-        # Replaced when names are forgotten: a file whose opening began before that is not kept.
+        """Return the open file with the key (path, write), None if it is not open."""
+        # Replaced when a name is forgotten: then a file whose opening began before is not kept.
         self._forgotten = object()
         idle_files.register(self)
 
     def get(self, path: str, *, write: bool = False) -> Handle:
-        """Return the open file at `path`. Raises OSError where it can't be opened."""
+        """Return the open file at `path`. Raises OSError if it can't be opened."""
         key = (path, write)
         handle = self._open.get(key)
         if handle is not None:
@@ -49,26 +49,24 @@ class HandlePool:
             handle = self.files.open(path, write=write)
             with self.lock:
                 if seen is not self._forgotten:
-                    continue  # the name may have been another file's
+                    continue  # the name may have belonged to another file
                 handle = self._open.setdefault(key, handle)
             if len(self._open) > self.limit:
                 self._drop_oldest(lambda _: self.limit)
             return handle
 
     def close_some(self) -> bool:
-        """Drop a quarter of the files, so that the next ones find descriptors too; return False if there is
-        none.
-        """
+        """Drop a quarter of the files to free descriptors; return False if the pool is empty."""
         return self._drop_oldest(lambda there: there * 3 // 4)
 
     def _drop_oldest(self, limit: Callable[[int], int]) -> bool:
-        """Drop the files that were opened first, of so many that are there down to a limit; return whether
-        any was dropped.
+        """Drop the files that were opened first, until `limit(number of files)` are left; return whether any
+        was dropped.
         """
         with self.lock:
-            kept = limit(len(self._open))  # with the lock: another thread may be at it too
+            kept = limit(len(self._open))  # under the lock, as another thread may drop files too
             dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
-        for each in dropped:  # without the lock: an append of C's on a slow disk is waited for
+        for each in dropped:  # without the lock: `let_go` waits for an append of C on a slow disk
             each.let_go()
         return bool(dropped)
 
@@ -83,7 +81,7 @@ class HandlePool:
         """Drop all files in `directory`, which was renamed, or whose files are listed anew."""
         with self.lock:
             self._forgotten = object()
-            for key in list(self._open):  # a list: a signal handler may open a file within the loop
+            for key in list(self._open):  # a list, since a signal handler may open a file during the loop
                 if os.path.dirname(key[0]) == directory:
                     self._drop(key)
 

@@ -1,5 +1,5 @@
-"""`NewStore`: a store that is made beside its place, and gets its name once it is whole: a copy, or a
-restored one.
+"""`NewStore`: a copied or restored store that is made in a temporary directory, and renamed when it is
+complete.
 
 On disk: `<target><suffix>`, synced whole before it is renamed to `<target>`, and a lock file
 `<target><suffix>.lock` while it is made. Threads and processes: one makes a store at a place at a time.
@@ -22,12 +22,12 @@ from segstore.storage.store.store import Store
 
 
 class NewStore:
-    """A store to be made at `target`, an absolute path; `what` it is called in errors, such as "copy"."""
+    """A store to be made at `target`, an absolute path; `what` is its name in errors, such as "copy"."""
 
     def __init__(self, files: Files, target: str, suffix: str, what: str) -> None:
         self._files, self._target, self._what = files, target, what
         self.path = target + suffix
-        """The directory that the store is made in."""
+        """The directory in which the store is made."""
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -49,8 +49,8 @@ class NewStore:
                 self._files.unlink(path)
 
     def begin(self) -> None:
-        """Make the directory, in place of one that a killed process left. Raises StorageError (EEXIST) if the
-        target is there, and is not an empty directory.
+        """Make the directory, and remove one that a killed process left. Raises StorageError (EEXIST) if the
+        target exists, and is not an empty directory.
         """
         files, target = self._files, self._target
         if files.exists(target) and (files.is_symlink(target) or files.listdir(target)):
@@ -60,11 +60,11 @@ class NewStore:
         files.mkdir(self.path)
 
     def drop(self) -> None:
-        """Remove what was made."""
+        """Remove the unfinished store."""
         remove_tree(self._files, self.path)
 
     def finish(self) -> None:
-        """Give the store its name, durably."""
+        """Rename the store to its target, durably."""
         self._files.rename(self.path, self._target)
         self._files.sync_dir(os.path.dirname(self._target))
 
@@ -91,14 +91,14 @@ class NewCheckpoints:
         return self._lines[names.HIGH_WATERMARKS]
 
     def write(self, files: Files, root: str) -> None:
-        """Write the files, durable once the directory is synced."""
+        """Write the files. They are durable once the directory is synced."""
         for name, lines in self._lines.items():
             write_offsets(files, os.path.join(root, name), lines)
 
 
 def build_indexes(store: Store) -> None:
-    """Build the indexes that are missing. Raises CorruptRecordError, StorageError."""
+    """Build the missing indexes. Raises CorruptRecordError, StorageError."""
     for info in store.topics().values():
         for number in info.partition_ids:
             for segment in store.partition(info.name, number).source.view.segments:
-                segment.indexes  # noqa: B018 (builds those that are missing)
+                segment.indexes  # noqa: B018 (the property builds missing indexes)

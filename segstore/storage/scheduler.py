@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from segstore.logger import Logger
-from segstore.storage.told import ReportedFailures
+from segstore.storage.reported_failures import ReportedFailures
 from segstore.threads import Background, others_are_gone, take
 
 log = Logger("segstore")
@@ -28,15 +28,15 @@ MOST_NICE = 19
 
 
 def step_back() -> None:
-    """Let this thread, from now on, leave the processor to others: it preempts none when it wakes, and gets a
-    third of their share where there are too few processors.
+    """Lower the priority of this thread: it preempts no other thread when it wakes, and gets a third of their
+    share if there are too few processors.
 
-    Background work wakes thousands of times a second, from the disk and for the GIL: each time the thread
-    that appends would lose its processor, for milliseconds where others are waiting for one.
+    Background work wakes thousands of times a second, from the disk and for the GIL. Each time the appending
+    thread would lose its processor, for milliseconds on a busy machine.
     """
-    with suppress(OSError):  # a sandbox may refuse this: then both threads compete
+    with suppress(OSError):  # a sandbox may refuse this: then the threads compete
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        nice = os.getpriority(os.PRIO_PROCESS, 0)  # 0: of this thread, on Linux
+        nice = os.getpriority(os.PRIO_PROCESS, 0)  # 0 means this thread, on Linux
         os.setpriority(os.PRIO_PROCESS, 0, min(nice + NICER, MOST_NICE))
 
 
@@ -48,11 +48,11 @@ class Scheduler:
 
     def __init__(self, name: str = "segstore-scheduler", *, background: bool = False) -> None:
         self._name, self._background = name, background
-        self._asked: SimpleQueue[tuple[float, int, Task] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[float, int, Task] | None] = SimpleQueue()
         self._tasks: list[tuple[float, int, Task]] = []
         self._count = itertools.count()
         self._started = self._closed = False
-        self._running = threading.Lock()  # held by the thread, as long as it runs
+        self._running = threading.Lock()  # held by the thread while it runs
         self._ident = -1
 
     def soon(self, task: Task) -> None:
@@ -60,18 +60,18 @@ class Scheduler:
         self.after(0.0, task)
 
     def after(self, seconds: float, task: Task) -> None:
-        """Run `task` once, `seconds` from now; it is dropped when the store closes before, or the interpreter
-        ends.
+        """Run `task` once, after `seconds`. It is dropped if the store closes, or the interpreter ends,
+        before.
         """
         if self._closed or others_are_gone():
             return
-        self._asked.put((time.monotonic() + seconds, next(self._count), task))
+        self._queue.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
             Background(self._run, self._name).start()
-            self._started = True  # last: after an interrupt it is not known whether the thread has begun
+            self._started = True  # last: after an interrupt it is not known whether the thread has started
 
     def every(self, seconds: float, task: Task) -> None:
-        """Run `task` again and again, `seconds` after it ended. A failure is logged once, until its cause
+        """Run `task` repeatedly, `seconds` after its last end. A failure is logged once, until its cause
         changes or the task succeeds.
         """
         told = ReportedFailures()
@@ -89,7 +89,7 @@ class Scheduler:
         self.after(seconds, again)
 
     def _run(self) -> None:
-        if self._running.acquire(blocking=False):  # else another thread runs the tasks
+        if self._running.acquire(blocking=False):  # if it fails, another thread runs the tasks
             self._ident = threading.get_ident()
             try:
                 self._work()
@@ -109,26 +109,26 @@ class Scheduler:
         wait: float | None = 0.0
         while not self._closed:
             try:
-                asked = self._asked.get() if wait is None else take(self._asked, wait)
+                entry = self._queue.get() if wait is None else take(self._queue, wait)
             except Empty:
                 if self._tasks and self._tasks[0][0] <= time.monotonic():
                     return heapq.heappop(self._tasks)[2]
             else:
-                if asked is not None:
-                    heapq.heappush(self._tasks, asked)
+                if entry is not None:
+                    heapq.heappush(self._tasks, entry)
             wait = self._pause()
         return None
 
     def _pause(self) -> float | None:
-        """Return the seconds until a task is due; None where there is no task."""
+        """Return the seconds until a task is due; None without tasks."""
         if not self._tasks:
             return None
         return min(max(self._tasks[0][0] - time.monotonic(), 0.0), LONGEST_WAIT)
 
     def close(self) -> None:
-        """Wait for the running task, and drop the others."""
+        """Wait for the running task, and drop all waiting tasks."""
         self._closed = True
-        self._asked.put(None)
+        self._queue.put(None)
         if self._ident != threading.get_ident() and not others_are_gone():
             with self._running:
-                """It has ended, and one that comes late finds that all is closed."""
+                """The task has ended, and a later task finds the scheduler closed."""

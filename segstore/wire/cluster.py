@@ -86,7 +86,7 @@ class Cluster:
         if topics is not None:
             kind = structs("MetadataRequest").MetadataRequestTopic
             asked = [kind(name=name) for name in topics]
-        found = read_metadata(self.ask("ClusterMetadata", topics=asked, allow_auto_topic_creation=False))
+        found = read_metadata(self.ask("Metadata", topics=asked, allow_auto_topic_creation=False))
         self._brokers = found.brokers or self._brokers
         return found
 

@@ -17,6 +17,8 @@ from benchmarks import append_kinds, result_pages
 from benchmarks.append_kinds import KINDS, P50, P99, PLAIN, RATIO, SEND, Kind, Place, Setup
 from segstore.bench import Results
 
+pytestmark = pytest.mark.kind("programs")
+
 SOME = [
     PLAIN,
     "a transaction of one record",

@@ -20,6 +20,8 @@ from benchmarks import baseline
 from benchmarks.baseline import TOLERANCE, Compared
 from segstore.bench import Cell, Figure, Results, load, write
 
+pytestmark = pytest.mark.kind("programs")
+
 STEADY = (3.0, 3.1, 2.9, 3.05, 2.95, 3.0, 3.02, 2.98, 3.1)
 WILD = (1.5, 4.0, 2.0, 5.0, 3.0, 2.5, 3.5, 1.8, 4.5)
 

@@ -19,6 +19,8 @@ from segstore.bench.results import text
 from segstore.bench.terminal import figure_text, findings, machine_text, markdown, number_text, table
 from segstore.errors import InvalidArgumentError
 
+pytestmark = pytest.mark.kind("programs")
+
 
 def near(middle: float, spread: float = 0.5, runs: int = 5) -> Figure:
     """Runs from middle - spread to middle + spread."""

@@ -18,6 +18,8 @@ from waiting import PATIENCE, until
 
 from segstore.cli.signals import EndedError, ended_by_signals, ended_later, status
 
+pytestmark = pytest.mark.kind("programs")
+
 STATUSES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 OURS = (signal.SIGTERM, signal.SIGHUP)
 

@@ -13,6 +13,8 @@ from waiting import PATIENCE
 from benchmarks import first_day
 from segstore.bench import load
 
+pytestmark = pytest.mark.kind("programs")
+
 
 @pytest.mark.parametrize("name", [name for name in first_day.WORKS if name != "segstore"])
 def test_a_work_measures_what_the_table_names(name: str, tmp_path: Path) -> None:

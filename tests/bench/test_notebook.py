@@ -12,7 +12,7 @@ from places import REPOSITORY
 from segstore.bench import load
 from segstore.bench.show import STUDIES, about, all_in, said
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.kind("programs")]
 
 NOTEBOOK = REPOSITORY / "notebooks" / "why-kafka-is-fast.ipynb"
 PICTURES_OF_ZERO_COPY = 2

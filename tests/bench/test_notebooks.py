@@ -14,6 +14,8 @@ from places import REPOSITORY
 from segstore.bench import load, show
 from segstore.bench.terminal import machine_text
 
+pytestmark = pytest.mark.kind("programs")
+
 NOTEBOOKS = sorted(path.stem for path in (REPOSITORY / "notebooks").glob("*.ipynb"))
 REPEATED = ("peers", "tables", "why-kafka-is-fast")
 ELSEWHERE = {

@@ -33,6 +33,8 @@ from benchmarks.peers.with_segstore import SegstoreLog
 from segstore.bench import Figure, Results, load, write
 from segstore.bench.terminal import number_text
 
+pytestmark = pytest.mark.kind("measurements")
+
 BROKER = "Kafka"
 INSIDE = [name for name in running.MAKERS if name != BROKER]
 RECORDS = Records(1_000, 100)

@@ -25,6 +25,8 @@ from benchmarks import result_pages, run_all, steps
 from benchmarks.run_all import Step
 from segstore.bench import ClaimFinding, Results, load, write
 
+pytestmark = pytest.mark.kind("programs")
+
 QUIET = Console(quiet=True)
 STATUSES = {"zero-copy": 0, "studies": 3, "peers": 0}
 

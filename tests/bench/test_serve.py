@@ -28,6 +28,8 @@ from benchmarks.serve.server import Server
 from benchmarks.serve.terms import KAFKA, OURS, SENDFILE
 from segstore.bench import Cell, Figure, Results, load
 
+pytestmark = pytest.mark.kind("measurements")
+
 IN_THIS_PROCESS = [part for part in works.PARTS if part not in works.NEEDS_JAVA]
 
 

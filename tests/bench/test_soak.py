@@ -11,6 +11,8 @@ import pytest
 from places import REPOSITORY
 from waiting import PATIENCE
 
+pytestmark = pytest.mark.kind("measurements")
+
 BENCHMARKS = REPOSITORY / "benchmarks"
 MIB = 1 << 20
 

@@ -30,6 +30,8 @@ from segstore.bench.studies.child import ask
 from segstore.bench.studies.words import Contest, answer, headline, leaders
 from segstore.errors import InvalidArgumentError, StorageError
 
+pytestmark = pytest.mark.kind("programs")
+
 RUNS = 7
 
 

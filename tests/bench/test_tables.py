@@ -15,6 +15,8 @@ pytest.importorskip("polars", reason="polars is not installed")
 from benchmarks import bench_tables, table_works
 from benchmarks.table_works import ITSELF, MS, RANGE, Case, Data
 
+pytestmark = pytest.mark.kind("programs")
+
 RECORDS = 12_345
 
 

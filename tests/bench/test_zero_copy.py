@@ -20,7 +20,7 @@ from segstore.bench.choices import KIB, SINKS, SIZES, WAYS_TO_SEND
 from segstore.bench.results import Results, filesystem, load, write
 from segstore.bench.terminal import table
 from segstore.bench.zero_copy import machine_state, plan, receivers, run, syscalls
-from segstore.bench.zero_copy.exhibits import ALL_METHODS, EXHIBITS
+from segstore.bench.zero_copy.contenders import ALL_METHODS, EXHIBITS
 from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample, unavailable
 from segstore.bench.zero_copy.plan import BARE, LOG, OS_SENDFILE, ContenderGroup, MeasurementPlan
 from segstore.bench.zero_copy.receivers import sink
@@ -29,7 +29,7 @@ from segstore.cli.output import console
 from segstore.errors import StorageError
 from segstore.storage.transfer import METHODS
 
-pytestmark = pytest.mark.on_disk
+pytestmark = [pytest.mark.on_disk, pytest.mark.kind("programs")]
 
 SHORT = MeasurementPlan(sizes=(KIB, 64 * KIB), runs=2, seconds=0.0005, stretch=256 * KIB)
 PAIRS = [(sink, method) for sink in SINKS for method, of in ALL_METHODS.items() if sink in of.kinds]

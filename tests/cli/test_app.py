@@ -65,6 +65,7 @@ def test_the_list_says_what_the_help_of_the_command_begins_with(name: str) -> No
     assert (listed.itself().name, listed.help) == (name, " ".join(first.split()))
 
 
+@pytest.mark.kind("programs")
 def test_the_list_of_commands_brings_no_engine() -> None:
     code = """
 import atexit, sys
@@ -275,6 +276,7 @@ def test_what_is_no_store_is_refused(
     assert (tmp_path / "x").exists() <= (not told)
 
 
+@pytest.mark.kind("programs")
 def test_a_second_writer_is_told_who_the_first_is(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
@@ -365,6 +367,7 @@ def test_internal_topics_come_last_and_empty_partitions_are_folded(store_dir: Pa
     assert len(json_lines(ok("stats", "--json", "-s", store_dir))) == 3 + partitions
 
 
+@pytest.mark.kind("programs")
 def test_the_store_by_environment(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ok("create", "t", "-s", store_dir)
     monkeypatch.setenv("SEGSTORE_PATH", str(store_dir))
@@ -380,6 +383,7 @@ def test_topics_of_a_broker(golden: Path) -> None:
     assert "a broker's" in ok("topics", "-s", golden / "clean").stdout
 
 
+@pytest.mark.kind("programs")
 def test_a_command_brings_nothing_that_another_one_needs(store_dir: Path) -> None:
     with segstore.open(store_dir):
         """So that there is a store."""
@@ -403,6 +407,7 @@ print([name for name in sys.modules if name.startswith(others)])
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.kind("programs")
 def test_interrupt_while_it_starts() -> None:
     """Ctrl-C before there is any command: no traceback."""
     code = "import sys, segstore.cli as c; sys.modules['segstore.cli.app'] = None\n"

@@ -46,6 +46,7 @@ def _running(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
+@pytest.mark.kind("S3 server")
 def test_a_store_is_archived_once_and_restored(filled: Path, tmp_path: Path, s3_bucket: str) -> None:
     """In S3, too; the second run goes on."""
     for uri in (str(tmp_path / "archive"), s3_bucket):
@@ -67,6 +68,7 @@ def test_only_some_topics(filled: Path, tmp_path: Path) -> None:
     assert [*_records(tmp_path / "restored")] == ["b"]
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
@@ -87,6 +89,7 @@ def _all_bytes(uri: Path) -> bytes:
     return b"".join(remote.read(name) for name in remote.list("commits/"))
 
 
+@pytest.mark.kind("programs")
 def test_another_archiver_takes_over(filled: Path, tmp_path: Path) -> None:
     """The first one ends with an error."""
     uri = tmp_path / "archive"
@@ -99,6 +102,7 @@ def test_another_archiver_takes_over(filled: Path, tmp_path: Path) -> None:
     assert (first.returncode, b"taken the archive over" in log) == (1, True), log
 
 
+@pytest.mark.kind("programs")
 def test_metrics_and_health(filled: Path, tmp_path: Path) -> None:
     with _running(tmp_path / "archive", "-s", filled, "--http", "0") as process:
         assert process.stdout is not None

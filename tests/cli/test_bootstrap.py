@@ -29,6 +29,8 @@ from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("clients on the wire")
+
 NOON = 1372680000000  # 2013-07-01T12:00:00Z
 
 

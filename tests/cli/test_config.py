@@ -177,6 +177,7 @@ def test_a_secured_listener_is_not_replaced_by_a_bare_address(tmp_path: Path) ->
     assert "of which some are secured: give PROTOCOL://HOST:PORT" in result.stderr
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("given", ["option", "variable", "file"])
 def test_the_store_is_named_by_option_variable_or_file(tmp_path: Path, given: str) -> None:
     text = "listeners=PLAINTEXT://127.0.0.1:0\nbroker.id=1\n" + "log.dirs=of-file\n"
@@ -351,6 +352,7 @@ OTHERS: dict[str, Callable[[Path], object]] = {
 NAMED = ("itself", "sasl.users", "ssl.keystore.location", "ssl.truststore.location")
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("setting", NAMED)
 @pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
 def test_what_is_no_regular_file_is_one_error_that_names_it(
@@ -435,6 +437,7 @@ def test_settings_of_a_listener_may_be_set(tmp_path: Path) -> None:
     assert plan(options(None, settings=given)).of_server == given
 
 
+@pytest.mark.kind("programs")
 def test_the_command_is_a_program(tmp_path: Path) -> None:
     assert COMMAND[-1] == "segstore"
     with start_program("config", "check", written(tmp_path, "num.partitions=x")) as program:

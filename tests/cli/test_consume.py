@@ -129,6 +129,7 @@ def test_committed_records_only(golden: Path) -> None:
 # --- processes of their own ------------------------------------------------------------------
 
 
+@pytest.mark.kind("programs")
 def test_follows_a_live_writer_until_interrupted(store: segstore.Store) -> None:
     with start_program("consume", "t", "--follow", "-o", "latest", "-s", store.path) as process:
         assert process.stdout is not None
@@ -157,6 +158,7 @@ def one_line_of(process: subprocess.Popen[bytes], store: segstore.Store) -> dict
     return json.loads(process.stdout.readline())
 
 
+@pytest.mark.kind("programs")
 def test_the_reader_goes_away(store: segstore.Store) -> None:
     store.partition("t", 0).append_batch([b"x" * 100] * 20_000)
     with start_program("consume", "t", "-s", store.path) as process:
@@ -168,6 +170,7 @@ def test_the_reader_goes_away(store: segstore.Store) -> None:
         assert process.stderr.read() == b""
 
 
+@pytest.mark.kind("programs")
 def test_interrupted_while_input_is_awaited(store_dir: Path) -> None:
     ok("create", "t", "-s", store_dir)
     with start_program("produce", "t", "-s", store_dir) as process:
@@ -188,6 +191,7 @@ def test_interrupted_while_input_is_awaited(store_dir: Path) -> None:
     assert ok("consume", "t", "--format", "values", "-s", store_dir).stdout == "kept\ntoo\n"
 
 
+@pytest.mark.kind("programs")
 def test_a_damaged_batch_is_named(store_dir: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     with segstore.open(damaged) as opened:

@@ -111,6 +111,7 @@ def test_what_is_refused(store_path: Path, arguments: list[str], text: str) -> N
     assert text in result.stderr
 
 
+@pytest.mark.kind("programs")
 def test_it_waits_until_it_is_interrupted(store_path: Path) -> None:
     with start_program("consume", "t", "--share", "g", "-s", store_path) as process:
         assert process.stdout is not None

@@ -165,7 +165,7 @@ def test_open_transactions_are_left_out_by_default(store_dir: Path) -> None:
     assert len(json_lines(ok(*ndjson, "--isolation-level", "read_uncommitted"))) == 2
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_a_broker_s_partition(broker_partition: Partition, tmp_path: Path) -> None:
     where = ["-s", broker_partition.root, "--isolation-level", "read_uncommitted"]
     ok("export", broker_partition.topic, tmp_path / "t.parquet", "-p", broker_partition.index, *where)
@@ -187,6 +187,7 @@ def test_what_was_there_stays_where_the_export_fails(
     assert list(tmp_path.glob("t.*")) == [target]
 
 
+@pytest.mark.kind("programs")
 def test_an_interrupt_leaves_no_half_file(store_dir: Path, tmp_path: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
@@ -274,7 +275,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("case", BROKEN)
 @pytest.mark.parametrize("made", [None, 2], ids=["there", "new"])
 def test_an_import_that_fails_leaves_nothing(
@@ -293,7 +294,7 @@ def test_an_import_that_fails_leaves_nothing(
     assert left_in_inbox(store_dir) == []
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("case", BROKEN)
 @pytest.mark.parametrize("there", [False, True], ids=["missing", "empty"])
 def test_an_import_that_fails_leaves_no_store(case: str, there: bool, tmp_path: Path) -> None:
@@ -337,6 +338,7 @@ def test_the_progress_reaches_the_end_over_offsets_that_are_not_there(
         assert told[-1] == (end, end)
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_terminal_gets_no_binary_form(form: str, store_dir: Path) -> None:
     """Parquet's bytes stood between the lines of its progress bar."""

@@ -28,6 +28,7 @@ def excess(tmp_path: Path, store_dir: Path) -> Path:
     return old
 
 
+@pytest.mark.kind("programs")
 def test_records_that_were_cut_are_told_while_it_follows(excess: Path, store_dir: Path) -> None:
     with Broker(store_dir) as broker:
         process = start_program("follow", broker.bootstrap_servers, excess, stderr=subprocess.DEVNULL)
@@ -42,6 +43,7 @@ def test_records_that_were_cut_are_told_while_it_follows(excess: Path, store_dir
     assert "cut: t-0 offset 1 leader epoch 0 key b'k' value b'only here'" in told[1]
 
 
+@pytest.mark.kind("programs")
 def test_it_ends_where_another_process_asks_for_the_directory(store_dir: Path) -> None:
     """Also where it waits for a primary that has gone, to be there once."""
     with Broker(topics=["t"]) as broker:

@@ -252,6 +252,7 @@ def test_no_store(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.kind("programs")
 def test_a_live_writer_is_named(store_dir: Path, writer: segstore.Store) -> None:
     for command in (["reset", "app", "--to-latest", "--all-topics", "--execute"], ["delete", "app", "-y"]):
         with start_program("groups", *command, "-s", store_dir) as child:

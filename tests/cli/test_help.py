@@ -65,6 +65,7 @@ TERMINALS: Mapping[str, tuple[dict[str, str], bool]] = {
 }
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(("env", "is_bold"), TERMINALS.values(), ids=TERMINALS)
 def test_a_terminal_gets_bold_headings_and_no_colours(env: dict[str, str], is_bold: bool) -> None:
     """Colours that are read on a dark ground may not be on a light one."""

@@ -33,6 +33,7 @@ def shown(
             program.kill()
 
 
+@pytest.mark.kind("programs")
 def test_of_a_server(store_dir: Path) -> None:
     with shown("serve", "-s", store_dir, "--listen", "127.0.0.1:0") as (program, address):
         assert get(address, "/healthz").body == "ok\n"
@@ -41,6 +42,7 @@ def test_of_a_server(store_dir: Path) -> None:
         assert program.wait(PATIENCE) == 0
 
 
+@pytest.mark.kind("programs")
 def test_of_a_server_with_a_file(store_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("listeners = PLAINTEXT://127.0.0.1:0\nhttp.listener = 0\n")
@@ -48,6 +50,7 @@ def test_of_a_server_with_a_file(store_dir: Path, tmp_path: Path) -> None:
         assert get(address, "/healthz").body == "ok\n"
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("command", ["follow", "mirror"])
 def test_of_a_follower(command: str, tmp_path: Path) -> None:
     with (

@@ -258,6 +258,7 @@ def program(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[byt
             started.kill()
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_serve_tells_its_start_and_its_end(
@@ -281,6 +282,7 @@ def test_serve_tells_its_start_and_its_end(
     assert re.fullmatch(rf"{re.escape(str(store_dir))} is closed, after [0-9]+\.[0-9] s", closed)
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("command", ["follow", "mirror"])
 def test_follow_and_mirror_tell_their_start_and_their_end(store_dir: Path, command: str, form: str) -> None:
@@ -310,6 +312,7 @@ def test_an_error_that_ends_the_command_is_json_too(store_dir: Path) -> None:
     assert plain.stderr == f"segstore: {row['message']}\n"
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("gone", ["closed", "its reader has gone", "full"])
 def test_a_server_goes_on_without_a_standard_error(store_dir: Path, gone: str) -> None:
     """A disk that is full is /dev/full."""
@@ -332,6 +335,7 @@ def test_a_server_goes_on_without_a_standard_error(store_dir: Path, gone: str) -
             assert running.wait(PATIENCE) == 0
 
 
+@pytest.mark.kind("programs")
 def test_a_server_whose_standard_error_takes_nothing_answers_and_ends(store_dir: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, bytes(fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ)))

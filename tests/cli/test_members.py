@@ -71,6 +71,7 @@ def test_a_directory_without_a_store(tmp_path: Path) -> None:
     assert "no store is in this directory" in result.stderr
 
 
+@pytest.mark.kind("programs")
 def test_members_with_their_roles_and_states(host: segstore.Store) -> None:
     with another_guest(host.path) as guest:
         rows = json_lines(ok("members", "--store", host.path, "--json"))
@@ -106,6 +107,7 @@ def test_who_holds_a_lock(host: segstore.Store) -> None:
     assert [row["locks"] for row in rows] == [[], ["t-0 (append)", "t-0 (sync)"]]
 
 
+@pytest.mark.kind("programs")
 def test_states_of_processes() -> None:
     assert state_of(os.getpid()) == "running"
     assert state_of(2**30) == "unknown"

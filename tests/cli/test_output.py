@@ -34,6 +34,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.kind("programs")
 def test_no_name_is_cut_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     made = output.table("topic", "partitions", "settings", right=("partitions",))

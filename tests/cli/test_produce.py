@@ -238,6 +238,7 @@ def test_what_consume_prints_comes_back(store_dir: Path) -> None:
     assert json_lines(ok("consume", "u", "-s", store_dir)) == json_lines(ok("consume", "t", "-s", store_dir))
 
 
+@pytest.mark.kind("programs")
 def test_a_live_pipe_is_not_kept_waiting(store_dir: Path) -> None:
     """Each line is in the log before the next is written, as with `tail -f | segstore produce`."""
     ok("create", "t", "-s", store_dir)

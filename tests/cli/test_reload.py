@@ -28,6 +28,8 @@ from wire_client import WireClient
 
 import segstore
 
+pytestmark = pytest.mark.kind("programs")
+
 SECRET = "swordfish"
 PLACES = """\
 listeners=SASL_PLAINTEXT://127.0.0.1:0

@@ -38,6 +38,7 @@ def serving(store: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
             program.kill()
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_serves_until_a_signal_and_closes_the_store(
     store_dir: Path, number: signal.Signals, status: int
@@ -55,6 +56,7 @@ def test_it_serves_until_a_signal_and_closes_the_store(
         assert store.recovered == ()
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(
     ("before", "is_new"), [("none", True), ("empty directory", True), ("store", False)], ids=str
 )
@@ -72,6 +74,7 @@ def test_it_says_that_the_store_is_new(store_dir: Path, before: str, is_new: boo
     assert (f"{store_dir} is a new store: there was none" in told) == is_new
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_ends_by_a_signal_that_another_thread_gets(store_dir: Path, number: int, status: int) -> None:
     """The system may choose any thread; CPython calls the handler in the main one, and does not wake it."""
@@ -84,6 +87,7 @@ def test_it_ends_by_a_signal_that_another_thread_gets(store_dir: Path, number: i
         assert program.wait(PATIENCE) == status
 
 
+@pytest.mark.kind("programs")
 def test_it_says_what_clients_are_told(store_dir: Path) -> None:
     with serving(store_dir, "--advertise", "log.example:19092") as (_, _, line):
         assert line.endswith(", and tells clients log.example:19092\n")
@@ -145,6 +149,7 @@ def test_what_is_refused_makes_no_store(store_dir: Path, arguments: list[str], t
     assert not store_dir.exists()
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("more", [(), ("--listen", "SASL_PLAINTEXT://0")], ids=["one", "several"])
 def test_a_port_alone_is_one_of_this_machine(store_dir: Path, more: tuple[str, ...]) -> None:
     with start_program("serve", "-s", store_dir, "--listen", "0", *more) as program:
@@ -166,6 +171,7 @@ OPEN: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(("listen", "told"), OPEN.values(), ids=OPEN)
 def test_a_listener_that_is_open_to_the_network_is_told(
     store_dir: Path, tmp_path: Path, listen: str, told: str
@@ -181,6 +187,7 @@ def test_a_listener_that_is_open_to_the_network_is_told(
         assert [re.sub(r":[0-9]+ is", ":PORT is", line) for line in warned] == [*filter(None, [told])]
 
 
+@pytest.mark.kind("programs")
 def test_it_listens_in_several_places(store_dir: Path, tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("alice:secret\n")
@@ -226,6 +233,7 @@ def test_an_address_of_another_machine_is_told(store_dir: Path) -> None:
     assert "this machine does not have that address; 0.0.0.0 is every one" in result.stderr
 
 
+@pytest.mark.kind("programs")
 def test_it_serves_users_with_rights_over_tls(store_dir: Path, tmp_path: Path) -> None:
     files, users = certificates(tmp_path), tmp_path / "users"
     users.write_text("alice:secret\n")
@@ -247,6 +255,7 @@ def test_it_serves_users_with_rights_over_tls(store_dir: Path, tmp_path: Path) -
             made["other"].result(PATIENCE)
 
 
+@pytest.mark.kind("programs")
 def test_serve_shares(store_dir: Path) -> None:
     with serving(store_dir, "--shared") as (program, port, _):
         ok("create", "t", "--bootstrap", f"127.0.0.1:{port}")

@@ -293,7 +293,7 @@ def test_open_transactions_are_left_out_by_default(place: Path) -> None:
     assert json_lines(ok(*query, "--isolation-level", "read_uncommitted")) == [{"n": 1}]
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_a_broker_s_partition(broker_partition: Partition) -> None:
     query = f'select "offset" from "{broker_partition.topic}" where "partition" = {broker_partition.index}'
     level = ["--isolation-level", "read_uncommitted", "--format", "ndjson"]
@@ -301,6 +301,7 @@ def test_a_broker_s_partition(broker_partition: Partition) -> None:
     assert [row["offset"] for row in found] == [each.offset for each in broker_partition.expected()]
 
 
+@pytest.mark.kind("programs")
 def test_a_terminal_gets_a_table_of_its_width(place: Path) -> None:
     with Terminal("sql", "select * from flights", "-s", place) as terminal:
         assert terminal.end() == 0
@@ -312,6 +313,7 @@ def test_a_terminal_gets_a_table_of_its_width(place: Path) -> None:
     assert START in shown[0]
 
 
+@pytest.mark.kind("programs")
 def test_what_a_table_has_for_null_bytes_and_long_values(place: Path) -> None:
     query = 'select key, value, repeat(chr(120), 300) as x from "orders.eu" order by "offset"'
     with Terminal("sql", query, "-s", place) as terminal:
@@ -320,6 +322,7 @@ def test_what_a_table_has_for_null_bytes_and_long_values(place: Path) -> None:
         assert text in terminal.plain()
 
 
+@pytest.mark.kind("programs")
 def test_a_terminal_shows_a_plan_line_by_line(place: Path) -> None:
     with Terminal("sql", "explain select count(*) from flights", "-s", place) as terminal:
         assert terminal.end() == 0
@@ -327,6 +330,7 @@ def test_a_terminal_shows_a_plan_line_by_line(place: Path) -> None:
     assert any(line.startswith("│ Function: PYTHON_ARROW_SCAN") for line in terminal.plain().splitlines())
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_a_terminal_gets_no_binary_form(form: str, place: Path) -> None:
     with Terminal("sql", "select 1", "--format", form, "-s", place) as terminal:
@@ -337,6 +341,7 @@ def test_a_terminal_gets_no_binary_form(form: str, place: Path) -> None:
 ENDLESS = "select sum(a.i * b.i) from range(1000000000) a(i), range(1000000000) b(i)"
 
 
+@pytest.mark.kind("programs")
 def test_ctrl_c_ends_a_query_with_one_line(place: Path) -> None:
     query = f"select 'begun' as x; {ENDLESS}"
     with Terminal("sql", query, "-s", place) as terminal:
@@ -375,6 +380,7 @@ def test_an_interrupt_while_a_call_is_handed_over_ends_it(
     assert next(calls) == number + 1
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_leaves_no_half_file(
     number: signal.Signals, status: int, place: Path, tmp_path: Path
@@ -389,6 +395,7 @@ def test_an_interrupt_leaves_no_half_file(
     assert list(tmp_path.glob("t.*")) == []
 
 
+@pytest.mark.kind("programs")
 def test_a_pipe_that_is_closed_ends_a_query(place: Path) -> None:
     child = start_program("sql", "select i from range(1000000000000) t(i)", "-s", place)
     assert child.stdout is not None
@@ -398,6 +405,7 @@ def test_a_pipe_that_is_closed_ends_a_query(place: Path) -> None:
     assert (child.wait(PATIENCE), child.stderr.read()) == (141, b"")
 
 
+@pytest.mark.kind("programs")
 def test_a_user_s_duckdbrc_is_not_read(place: Path, tmp_path: Path) -> None:
     (tmp_path / ".duckdbrc").write_text("create table of_rc as select 1; no sql")
     with Terminal("sql", "show tables", "-s", place, HOME=str(tmp_path)) as terminal:

@@ -20,6 +20,8 @@ from waiting import until
 import segstore
 from segstore import errors
 
+pytestmark = pytest.mark.kind("long kills")
+
 CALLS = 2_000
 """More calls than any of the runs makes."""
 

@@ -15,6 +15,8 @@ from segstore.archiving.chain import read_state
 from segstore.archiving.remote import RemoteFiles
 from segstore.errors import ArchiveError
 
+pytestmark = pytest.mark.kind("faults")
+
 STEPS = 9
 PARTS = 16
 """Each test tries each sixteenth call."""

@@ -12,6 +12,8 @@ from stores import killed_at_each_call, raw_batches, value_of, values, write_seg
 
 import segstore
 
+pytestmark = pytest.mark.kind("kills")
+
 N = 40
 KEPT = [o for o in range(30) if o % 3 == 0]
 BEFORE = [value_of(o) for o in range(N)]

@@ -17,12 +17,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from faults import MUTATING, KillingFiles
 from faulty.counts import record
 from stores import in_child
 
 import segstore
 from segstore import OffsetOutOfRangeError
+
+pytestmark = pytest.mark.kind("long kills")
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS") or 10)
 PARTITIONS = 2

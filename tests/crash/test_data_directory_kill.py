@@ -23,6 +23,8 @@ from segstore.storage.log.append import append_one
 from segstore.storage.log.replica import Replica
 from segstore.storage.store.writer import StoreWriter
 
+pytestmark = pytest.mark.kind("long kills")
+
 LED = raw_batches(range(60))
 HALF = part_below(LED, 40)
 FIRST = part_below(LED, 20)

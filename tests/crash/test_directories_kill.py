@@ -21,6 +21,8 @@ from waiting import until
 
 import segstore
 
+pytestmark = pytest.mark.kind("kills")
+
 Tell = Callable[[str], None]
 
 

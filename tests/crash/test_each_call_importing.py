@@ -19,6 +19,8 @@ from segstore import names
 from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.storage.bulk_import import importing
 
+pytestmark = pytest.mark.kind("faults")
+
 PARTITIONS, RECORDS = 2, 12
 SMALL = {"segment.bytes": 1000, "index.interval.bytes": 150}
 

@@ -15,6 +15,8 @@ from segstore import names
 from segstore.index import sparse
 from segstore.index.sparse import OffsetIndex, TimeIndex
 
+pytestmark = pytest.mark.kind("faults")
+
 
 def topic(world: World, **config: object) -> None:
     world.create("t", **config)

@@ -15,6 +15,8 @@ from segstore.files import Files
 from segstore.storage.copy import copy
 from segstore.storage.repair import repair
 
+pytestmark = pytest.mark.kind("faults")
+
 
 def crashed(world: World) -> None:
     """Unflushed records, a deleted topic, and half a batch."""

@@ -10,6 +10,8 @@ from faulty.built import SMALL, two_topics
 from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
 from faulty.world import World
 
+pytestmark = pytest.mark.kind("faults")
+
 COMPACTED = {**SMALL, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "file_delete_delay_ms": 0}
 
 

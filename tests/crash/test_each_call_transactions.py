@@ -14,6 +14,8 @@ from faulty.world import World
 from segstore import Producer
 from segstore.storage.staging import Stager, seal
 
+pytestmark = pytest.mark.kind("faults")
+
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 DURABLE = {"flush_messages": 1, "segment_bytes": 2000, "index_interval_bytes": 150}
 

@@ -17,6 +17,8 @@ import pytest
 import segstore
 from segstore import Consumer, OffsetAndMetadata, Producer, TopicPartition
 
+pytestmark = pytest.mark.kind("kills")
+
 CONFIG = {"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
 PARTITIONS, RECORDS, KILLS, SPARE = 2, 2400, 20, 10
 COMMITTED = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}

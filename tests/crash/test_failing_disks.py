@@ -27,6 +27,8 @@ from waiting import until
 import segstore
 from segstore import StorageError
 
+pytestmark = pytest.mark.kind("faults")
+
 # --- fsync ------------------------------------------------------------------------------
 
 

@@ -242,6 +242,7 @@ def _lines(told: Path) -> int:
     return told.read_bytes().count(b"\n") if told.exists() else 0
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("full", [False, True], ids=["a sound disk", "a disk that is full now and then"])
 def test_no_anomaly(store_dir: Path, tmp_path: Path, rng: random.Random, full: bool) -> None:
     told, seed = tmp_path / "told", rng.randrange(1 << 32)
@@ -275,6 +276,7 @@ def _last_record_of_a_poll_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Consumer, "poll", short)
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize(
     ("plant", "seen"),
     [

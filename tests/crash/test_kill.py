@@ -20,6 +20,8 @@ from stores import in_child, killed, killed_at_each_call, logs, tree, value_of
 
 import segstore
 
+pytestmark = pytest.mark.kind("kills")
+
 SMALL = {"segment.bytes": 700, "index.interval.bytes": 100}
 Tell = Callable[[str], None]
 

@@ -19,6 +19,8 @@ from stores import killed_at_each_call
 import segstore
 from segstore.errors import QuorumLostError
 
+pytestmark = pytest.mark.kind("faults")
+
 MAJORITIES = [*itertools.combinations(ALL, 2), ALL]
 APPENDS = range(100, 104)
 PARTS = 5

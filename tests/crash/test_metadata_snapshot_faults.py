@@ -22,6 +22,8 @@ from waiting import until
 import segstore
 from segstore.files import Files
 
+pytestmark = pytest.mark.kind("faults")
+
 MAJORITIES = [*itertools.combinations(ALL, 2), ALL]
 TINY: dict[str, Any] = {"segment_ms": 1, "retention_bytes": 0}
 IMAGES = 8

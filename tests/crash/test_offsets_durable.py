@@ -46,6 +46,7 @@ def commit_new(files: Files, path: Path) -> None:
     offsets.commit("g", NEW)
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("first", [False, True])
 def test_killed_within_a_commit_it_is_whole_or_not_there(tmp_path: Path, first: bool) -> None:
     """At every call that changes anything, the topic's making included; what was acknowledged stays."""
@@ -65,6 +66,7 @@ def test_killed_within_a_commit_it_is_whole_or_not_there(tmp_path: Path, first: 
     assert seen == {False, True}
 
 
+@pytest.mark.kind("kills")
 def test_killed_after_a_commit_was_acknowledged_it_never_moves_back(tmp_path: Path) -> None:
     acknowledged = tmp_path / "acknowledged"
 

@@ -14,6 +14,8 @@ from stores import Clock
 
 import segstore
 
+pytestmark = pytest.mark.kind("faults")
+
 
 def rolled(path: Path, files: FaultyFiles, **config: object) -> segstore.Store:
     """Topic "t" of several segments, all of it flushed, of producers too."""

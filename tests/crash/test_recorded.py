@@ -24,6 +24,8 @@ from stores import tree
 from segstore.files import Files
 from segstore.storage.meta import ends_header
 
+pytestmark = pytest.mark.kind("power cuts below C")
+
 TIMES = 40 if ALL else FACTOR
 MOST, SECOND, BEHIND = 8 * TIMES, 2, 4
 

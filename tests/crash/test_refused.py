@@ -1,7 +1,7 @@
 """Promise: errors of the disk end no process, and lose nothing that was acknowledged.
 
 The faults come below the engine's C: by a library that is loaded before it, by a limit of file sizes, by a
-small file system that is full. A child process does all kinds of work (tests/support/refused_work.py).
+small file system that is full. A child process does all kinds of work (tests/support/faults/refused_work.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from waiting import PATIENCE
 
 import segstore
 
+pytestmark = pytest.mark.kind("faults")
+
 __all__ = ["mounting"]
-WORK = [sys.executable, "-X", "faulthandler", str(SUPPORT / "refused_work.py")]
+WORK = [sys.executable, "-X", "faulthandler", str(SUPPORT / "faults" / "refused_work.py")]
 OPERATIONS = 45
 CRASHES = sys.version_info < (3, 12, 7)
 

@@ -17,6 +17,8 @@ from stores import killed_at_each_call, raw_batches
 import segstore
 from segstore.storage.log.replica import Replica
 
+pytestmark = pytest.mark.kind("kills")
+
 LED = raw_batches(range(60))
 HALF = part_below(LED, 40)
 

@@ -21,6 +21,8 @@ from waiting import PATIENCE, until
 
 import segstore
 
+pytestmark = pytest.mark.kind("kills")
+
 Run = Callable[["Told"], None]
 LAG_MS, SESSION_MS = 200, 300
 WRITES = ("pwrite", "pwritev")

@@ -7,11 +7,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from share_stores import ACCEPT, LOCK_MS, REJECT, RELEASE, ShareStore, filled
 from stores import killed_at_each_call
 from waiting import until
 
 from segstore.files import Files
+
+pytestmark = pytest.mark.kind("kills")
 
 END, LIMIT = 12, 3
 DLQ = {"errors.deadletterqueue.group.enable": "true"}

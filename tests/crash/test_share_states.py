@@ -20,6 +20,8 @@ from segstore.coordinator.share.state_log import StateLog, Update
 from segstore.coordinator.shared import shared
 from segstore.files import Files
 
+pytestmark = pytest.mark.kind("faults")
+
 B = StateBatch
 
 # --- power cuts, failing calls -----------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from segstore.files import Files
 from segstore.storage.inbox.adopted_ids import read_adoption
 from segstore.storage.staging import seal
 
+pytestmark = pytest.mark.kind("long kills")
+
 N = 16
 SETTINGS = {
     "copied": ({}, 5, {}),

@@ -35,6 +35,8 @@ import segstore
 from segstore.storage.cleaner import cleaner
 from segstore.storage.segment.segment import Segment
 
+pytestmark = pytest.mark.kind("faults")
+
 SMALL = {"segment.bytes": 300, "retention.bytes": 500, "file.delete.delay.ms": 60_000}
 COMPACT = {"segment.bytes": 300, "cleanup.policy": "compact", "file.delete.delay.ms": 0}
 BY_HAND = {"log.cleaner.threads": 0}

@@ -22,6 +22,8 @@ from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.storage.log.append import append_record
 from segstore.storage.store import store as storage
 
+pytestmark = pytest.mark.kind("kills")
+
 CONFIG = {"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
 

@@ -27,6 +27,8 @@ from segstore.errors import InvalidProducerEpochError
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.storage.log.append import append_record
 
+pytestmark = pytest.mark.kind("faults")
+
 CONFIG = {"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
 STATE, OFFSETS = "__transaction_state", "__consumer_offsets"
 PLACE = TopicPartition("t", 0)

@@ -12,6 +12,8 @@ from segstore.demo import archives as part
 from segstore.demo.screen import Screen
 from segstore.errors import StorageError
 
+pytestmark = pytest.mark.kind("programs")
+
 
 def test_a_store_comes_back_as_it_was_a_minute_before(
     tmp_path: Path, store_dir: Path, capsys: pytest.CaptureFixture[str]

@@ -30,6 +30,8 @@ from segstore.demo.screen import Screen
 from segstore.demo.steps import create_topic
 from segstore.errors import StorageError
 
+pytestmark = pytest.mark.kind("programs")
+
 pytest.importorskip("pyarrow")
 
 FEW = 6000

@@ -27,6 +27,8 @@ from rich.console import Console
 from segstore.demo.crew import DAY_MS, HALVES, Pace, Replay, ReplayPlan
 from segstore.demo.flights import Flights, load
 
+pytestmark = pytest.mark.kind("programs")
+
 PARTITIONS = 2
 ROWS = 3
 

@@ -19,6 +19,8 @@ from segstore.demo.replica_board import EVENTS, Board, board
 from segstore.demo.screen import Screen
 from segstore.errors import StorageError
 
+pytestmark = pytest.mark.kind("programs")
+
 STEPS = (
     "is taken away",
     "others lead its partitions",

@@ -15,6 +15,8 @@ from segstore.demo import serving as part
 from segstore.demo.screen import Screen
 from segstore.errors import MissingPackageError, StorageError
 
+pytestmark = pytest.mark.kind("programs")
+
 
 def test_a_program_of_librdkafka_sends_and_reads(store_dir: Path) -> None:
     """In a process of its own, its output piped: lines without colours; the store is left as the program and

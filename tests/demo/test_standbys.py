@@ -11,6 +11,8 @@ from segstore.demo import standbys as part
 from segstore.demo.screen import Screen
 from segstore.errors import StorageError
 
+pytestmark = pytest.mark.kind("programs")
+
 
 def test_a_standby_takes_over_and_the_old_primary_returns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

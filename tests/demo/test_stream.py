@@ -40,6 +40,8 @@ from rich.console import Console
 
 from segstore.demo.stream import COLUMNS, batch_answer, compare, late_hours, rows, stream, streamed_answer
 
+pytestmark = pytest.mark.kind("programs")
+
 RECORDS = 2000
 HOUR_MS = 3_600_000
 BEGIN = """

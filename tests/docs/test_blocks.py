@@ -21,6 +21,8 @@ from places import GOLDEN, REPOSITORY
 import segstore
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("examples")
+
 LEFT_OUT: Mapping[str, Mapping[str, Reason]] = {
     "README.md": {
         "make demo    #": Reason.MINUTES,

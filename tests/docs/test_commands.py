@@ -23,6 +23,8 @@ from documented_programs import JUDGES
 from places import REPOSITORY, environment
 from waiting import PATIENCE
 
+pytestmark = pytest.mark.kind("examples")
+
 NOT_RUN = {
     r"segstore bench (study|zero-copy).*": Reason.MINUTES,  # bench/test_notebook.py runs small ones
     r"segstore demo.*": Reason.MINUTES,  # demo/ has its parts

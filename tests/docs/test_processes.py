@@ -69,6 +69,7 @@ def test_the_tables_of_sharing_are_those_of_the_results() -> None:
 # --- share --------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("shared", ['"guest"', "True"])
 def test_the_application_of_gunicorn_shares(shared: str, store_dir: Path, tmp_path: Path) -> None:
     pytest.importorskip("gunicorn", reason="gunicorn is not installed")
@@ -121,6 +122,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.kind("programs")
 def test_workers_append_and_the_terminal_looks(address: str, tmp_path: Path) -> None:
     app = block("Serve", "python").replace(ADDRESS, address)
     run = subprocess.run(
@@ -146,6 +148,7 @@ def test_workers_append_and_the_terminal_looks(address: str, tmp_path: Path) -> 
 # --- embed and stage ----------------------------------------------------------------------------
 
 
+@pytest.mark.kind("programs")
 def test_examples_work_when_pasted_in_one_directory(store_dir: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"  # a file: processes that are spawned import it
     for section, told in {"Share": "host 200", "Embed": "400", "Stage": "0"}.items():
@@ -173,7 +176,7 @@ def test_the_unit_of_systemd_runs_a_command_that_there_is() -> None:
     assert unit["Service"]["Restart"] == "on-failure"
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_one_record_of_each_way_is_measured(tmp_path: Path) -> None:
     """The measurement counts what is in the log: see `measure`."""
     for way in bench_processes.WAYS:
@@ -190,7 +193,7 @@ SHARED = [
 ]
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("case", SHARED, ids=lambda case: f"{case.processes} of {case.way}")
 def test_a_case_of_sharing_is_measured(case: shared_appends.Case, tmp_path: Path) -> None:
     """The run counts what is in the log: see `run`."""
@@ -200,7 +203,7 @@ def test_a_case_of_sharing_is_measured(case: shared_appends.Case, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_a_new_host_is_measured(tmp_path: Path) -> None:
     with succession(str(tmp_path / "store"), 2) as store:
         assert [store.change()[MS] > 0 for _ in range(3)] == [True] * 3

@@ -98,7 +98,7 @@ MEASURED = [
 ]
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("case", MEASURED, ids=lambda case: f"{case.consumers} of {case.way}")
 def test_a_case_is_measured(case: Case, tmp_path: Path) -> None:
     """The run counts what is not acknowledged: see `run`."""
@@ -111,13 +111,13 @@ def test_a_case_is_measured(case: Case, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_a_first_job_is_measured(tmp_path: Path) -> None:
     for way in queue_consumers.FIRSTS:
         assert queue_consumers.run(Case(way), 0.01, str(tmp_path))[queue_consumers.MS] > 0
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_a_job_that_is_left_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_consumers, "DONE", f"{queue_consumers.DONE} AND id != 7")
     with pytest.raises(RuntimeError, match="1 of 200 jobs are not acknowledged"):

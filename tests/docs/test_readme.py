@@ -36,6 +36,7 @@ def pasted(example: str, store_dir: Path) -> str:
     return run.stdout
 
 
+@pytest.mark.kind("programs")
 def test_example_works_when_pasted_and_pasted_again(store_dir: Path) -> None:
     assert pasted(LOG, store_dir).splitlines() == [
         "offsets range(1, 3)",
@@ -48,6 +49,7 @@ def test_example_works_when_pasted_and_pasted_again(store_dir: Path) -> None:
     assert [line.split()[0] for line in records] == [str(n) for n in range(6)]
 
 
+@pytest.mark.kind("programs")
 def test_example_of_a_client_works_when_pasted(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

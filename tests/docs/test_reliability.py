@@ -16,13 +16,19 @@ from faulty import report
 from places import IMPORTED, REPOSITORY, SUPPORT, TESTS
 from waiting import PATIENCE
 
+pytestmark = pytest.mark.kind("programs")
+
 TEXT = (REPOSITORY / report.DOCUMENT).read_text(encoding="utf-8")
 
 
 def recorded() -> set[str]:
     """Every kind that some test counts."""
     found = set()
-    for path in [*TESTS.rglob("test_*.py"), SUPPORT / "stores.py", SUPPORT / "faulty" / "driver.py"]:
+    for path in [
+        *TESTS.rglob("test_*.py"),
+        SUPPORT / "stores" / "stores.py",
+        SUPPORT / "faults" / "faulty" / "driver.py",
+    ]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         counts = any(isinstance(n, ast.ImportFrom) and (n.module or "").endswith("counts") for n in tree.body)
         for node in ast.walk(tree) if counts else ():

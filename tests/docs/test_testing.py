@@ -17,6 +17,8 @@ from waiting import PATIENCE
 
 from segstore.testing import Faults, LoggedRequest, broker, plugin
 
+pytestmark = pytest.mark.kind("clients on the wire")
+
 pytest_plugins = ["pytester"]
 
 PAGE = (REPOSITORY / "docs" / "testing.md").read_text(encoding="utf-8")

@@ -10,6 +10,8 @@ from places import REPOSITORY
 
 import segstore
 
+pytestmark = pytest.mark.kind("examples")
+
 DOCS = REPOSITORY / "docs"
 SPARK = DOCS / "tutorials" / "spark.md"  # see tests/spark/test_tutorial.py
 PAGES = [*sorted(set((DOCS / "tutorials").glob("*.md")) - {SPARK}), DOCS / "migrating.md"]

@@ -104,6 +104,7 @@ def subscribed(to: Service, count: int) -> Iterator[list[Subscriber]]:
         yield made
 
 
+@pytest.mark.kind("programs")
 def test_all_subscribers_have_one_thread(store_dir: Path) -> None:
     with serving(store_dir) as service, subscribed(service, 1) as (first,):
         service.post(b"0")
@@ -119,6 +120,7 @@ def test_all_subscribers_have_one_thread(store_dir: Path) -> None:
     assert segstore.check(store_dir) == []
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=lambda n: n.name)
 def test_a_browser_goes_on_behind_its_last_event(number: signal.Signals, store_dir: Path) -> None:
     """Over a restart of the service, too."""
@@ -141,6 +143,7 @@ def test_a_browser_goes_on_behind_its_last_event(number: signal.Signals, store_d
         ahead.close()
 
 
+@pytest.mark.kind("programs")
 def test_a_subscriber_that_stands_still_holds_nobody_up(store_dir: Path) -> None:
     """It is disconnected, connects again, and reads on from the log; nothing is missed or comes twice."""
     count, value = 300, b"x" * 32_000  # more than a queue, and than the buffers of a connection
@@ -161,6 +164,7 @@ def test_a_subscriber_that_stands_still_holds_nobody_up(store_dir: Path) -> None
         again.close()
 
 
+@pytest.mark.kind("programs")
 def test_a_slow_subscriber_reads_on_from_the_log(store_dir: Path) -> None:
     """It takes more events than its queue has room for, and is not disconnected."""
     count, value = 400, b"x" * 20_000
@@ -174,6 +178,7 @@ def test_a_slow_subscriber_reads_on_from_the_log(store_dir: Path) -> None:
         slow.close()
 
 
+@pytest.mark.kind("programs")
 def test_events_that_are_gone_are_skipped(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("events")
@@ -186,6 +191,7 @@ def test_events_that_are_gone_are_skipped(store_dir: Path) -> None:
         browser.close()
 
 
+@pytest.mark.kind("programs")
 def test_a_client_that_is_gone_is_forgotten(store_dir: Path) -> None:
     """By the next sign of life, without an event."""
     with serving(store_dir, "-c", IMPATIENT) as service:
@@ -196,6 +202,7 @@ def test_a_client_that_is_gone_is_forgotten(store_dir: Path) -> None:
         assert until(lambda: len(os.listdir(folder)) <= few)
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [

@@ -27,6 +27,8 @@ from waiting import PATIENCE, until
 
 import segstore
 
+pytestmark = pytest.mark.kind("examples")
+
 
 def run(name: str, *arguments: object) -> str:
     """Run a program to its end; return what it printed."""

@@ -15,6 +15,8 @@ from stores import in_child, killed, logs, raw_batches, values, write_segment
 import segstore
 from segstore.storage.repair import repair
 
+pytestmark = pytest.mark.kind("damage")
+
 
 @pytest.mark.parametrize(
     ("which", "closed"), [(0, False), (1, True), (-1, True), (-1, False)],

@@ -12,6 +12,8 @@ from stores import START_MS, killed, logs, stamps, tree, values, write_topic
 
 import segstore
 
+pytestmark = pytest.mark.kind("damage")
+
 Damage = Callable[[Path, random.Random], None]
 N = 120
 

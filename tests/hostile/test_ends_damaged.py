@@ -23,6 +23,8 @@ from segstore.errors import StorageError
 from segstore.storage.log.partition import LogStart
 from segstore.storage.repair import repair
 
+pytestmark = pytest.mark.kind("damage")
+
 ENDS, COPY = f"{names.OURS}/{names.ENDS}", f"{names.OURS}/{names.CHECKPOINTS}"
 FILES = (ENDS, COPY, *names.OFFSET_CHECKPOINTS, names.CLEAN_SHUTDOWN)
 STATES = ("clean", "killed")

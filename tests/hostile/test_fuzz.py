@@ -24,6 +24,8 @@ from places import environment
 
 from segstore.records.header import CODECS
 
+pytestmark = pytest.mark.kind("fuzz")
+
 FEW = {"batches": 1500, "messages": 1500, "store": 40, "published ends": 300, "wire": 80}
 USUAL = 2000
 MIB = 1 << 20

@@ -21,6 +21,8 @@ from segstore import names
 from segstore.files import Files
 from segstore.storage.staging import Stager, seal
 
+pytestmark = pytest.mark.kind("damage")
+
 CASES = 8
 PARTS = [("t", 1), ("t", 0)]
 

@@ -23,6 +23,8 @@ from faulty.counts import record
 
 from segstore import names
 
+pytestmark = pytest.mark.kind("damage")
+
 FEW = {name: hostile.OPERATIONS[name] for name in hostile.FEW}
 ALL = hostile.OPERATIONS
 SOME = {"files": 8, "directories": 4, "odd": 8, "traced": 10}

@@ -92,7 +92,7 @@ ENEMIES: dict[str, Callable[[Path, Staged, Path], object]] = {
 }
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("open_", [True, False])
 @pytest.mark.parametrize("case", ENEMIES)
 def test_what_an_enemy_wrote(store_dir: Path, tmp_path: Path, case: str, open_: bool) -> None:
@@ -167,7 +167,7 @@ def test_a_path_that_is_not_utf8(tmp_path: Path) -> None:
 # --- many files, long appends ----------------------------------------------------------------------
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_a_manifest_of_ten_thousand_files(store_dir: Path) -> None:
     """Small ones of a partition lie in one file before an append has to wait for them."""
     begin(store_dir)

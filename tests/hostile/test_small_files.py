@@ -31,6 +31,8 @@ from segstore.coordinator.quotas.quotas import quotas
 from segstore.errors import StorageError
 from segstore.storage.repair import repair
 
+pytestmark = pytest.mark.kind("damage")
+
 FLIPS = os.environ.get("SEGSTORE_FLIPS", "2")
 ALL = FLIPS == "all"
 Held = dict[str, Any]

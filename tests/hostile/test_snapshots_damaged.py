@@ -16,6 +16,8 @@ from stores import killed
 import segstore
 from segstore.errors import InvalidProducerEpochError
 
+pytestmark = pytest.mark.kind("damage")
+
 BEFORE, WITHIN = 1, 2  # producers: of records that are deleted, and of the last ones
 
 

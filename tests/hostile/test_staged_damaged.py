@@ -26,6 +26,8 @@ from segstore.storage.inbox.manifest import digest_of, take_result, write_result
 from segstore.storage.repair import repair
 from segstore.storage.staging import seal
 
+pytestmark = pytest.mark.kind("damage")
+
 BEFORE, N = 10, 6
 MODES = ("r", "rw")
 

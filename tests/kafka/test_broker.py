@@ -23,6 +23,7 @@ confluent_kafka = pytest.importorskip(
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+    pytest.mark.kind("Kafka's broker"),
 ]
 N = 3000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -45,6 +45,7 @@ pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(900),
+    pytest.mark.kind("Kafka's broker"),
 ]
 
 

@@ -34,7 +34,7 @@ def log(
         yield store.partition(broker_partition.topic, broker_partition.index)
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_every_record_is_what_a_consumer_received(
     broker_partition: Partition, log: segstore.PartitionLog
 ) -> None:
@@ -42,7 +42,7 @@ def test_every_record_is_what_a_consumer_received(
     assert list(read_all(log, log.start_offset, 1 << 20)) == [as_read(record) for record in expected]
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_one_byte_at_a_time_is_the_same(
     broker_partition: Partition, log: segstore.PartitionLog, rng: random.Random
 ) -> None:
@@ -55,7 +55,7 @@ def test_one_byte_at_a_time_is_the_same(
         assert bool(records) == bool(following)
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_look_up_by_time_finds_the_first_record_at_or_after(
     broker_partition: Partition, log: segstore.PartitionLog, rng: random.Random
 ) -> None:

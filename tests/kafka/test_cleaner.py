@@ -19,6 +19,8 @@ from stores import START_MS, Clock
 import segstore
 from segstore.records import CODECS
 
+pytestmark = pytest.mark.kind("Kafka's tools")
+
 judged = [
     pytest.mark.judge("kafka.tools.DumpLogSegments"),
     pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not())),

@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.judge("kafka.tools.DumpLogSegments"),
     pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not())),
     pytest.mark.timeout(900),  # the first call may download
+    pytest.mark.kind("Kafka's tools"),
 ]
 
 

@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.judge("kafka.tools.DumpLogSegments"),
     pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not())),
     pytest.mark.timeout(900),  # the first call may download
+    pytest.mark.kind("Kafka's tools"),
 ]
 DECODERS = {"__share_group_state": "share-group-state", "__consumer_offsets": "offsets"}
 KINDS = {"__share_group_state": {0, 1}, "__consumer_offsets": {10, 11, 12, 13, 14, 15}}

@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(900),  # the first call may download
+    pytest.mark.kind("Kafka's broker"),
 ]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MORE = """\

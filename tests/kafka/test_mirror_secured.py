@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(900),  # the first call may download
+    pytest.mark.kind("Kafka's broker"),
 ]
 LISTENERS = {"SASL": "SASL_SSL", "BARE": "SASL_PLAINTEXT", "CERTIFIED": "SSL"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(900),  # the first call may download
+    pytest.mark.kind("Kafka's broker"),
 ]
 CONFIG = {"metadata.max.age.ms": 500, "sync.group.offsets.interval.seconds": 1, "request.timeout.ms": 5000}
 

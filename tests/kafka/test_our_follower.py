@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(900),  # the first call may download
+    pytest.mark.kind("replicas of a real broker"),
 ]
 if TYPE_CHECKING:
     from kafka_pair import Pair

@@ -16,6 +16,8 @@ from stores import logs, records
 import segstore
 from segstore.storage.repair import repair
 
+pytestmark = pytest.mark.kind("Kafka's tools")
+
 
 @pytest.mark.judge("kafka.tools.DumpLogSegments")
 @pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not()))

@@ -19,6 +19,7 @@ import segstore
 pytestmark = [
     pytest.mark.judge("Kafka's dump tool"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+    pytest.mark.kind("Kafka's tools"),
 ]
 
 

@@ -37,6 +37,7 @@ pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(900),
+    pytest.mark.kind("Kafka's broker"),
 ]
 TRANSACTIONS = "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
 OURS = {

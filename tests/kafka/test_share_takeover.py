@@ -47,6 +47,7 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.skipif(not HAS_SHARE_CONSUMER, reason="this confluent-kafka has no share consumer"),
     pytest.mark.timeout(900),
+    pytest.mark.kind("Kafka's broker"),
 ]
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 ARCHIVING = 3

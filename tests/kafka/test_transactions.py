@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.judge("kafka.tools.DumpLogSegments"),
     pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not())),
     pytest.mark.timeout(900),  # the first call may download
+    pytest.mark.kind("Kafka's tools"),
 ]
 
 CONFIG = {"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}

@@ -13,6 +13,8 @@ from waiting import PATIENCE, until
 import segstore
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 HEARS = ("--set", "metadata.max.age.ms=100", "--set", "fetch.max.wait.ms=50")
 
 

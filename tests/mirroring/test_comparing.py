@@ -14,10 +14,12 @@ from waiting import until
 
 import segstore
 from segstore.errors import DisconnectedError
-from segstore.following import comparison
-from segstore.following.compared_fetch import ComparedFetch
 from segstore.protocol.error_codes import Code
+from segstore.replica_fetcher import comparison
+from segstore.replica_fetcher.compared_fetch import ComparedFetch
 from segstore.testing import Broker
+
+pytestmark = pytest.mark.kind("mirrors")
 
 KINDS = ("mirror", "standby")
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from segstore.following.comparison import ComparedWindow, Divergence, compare
 from segstore.records import Columns, Template, encode, scan
+from segstore.replica_fetcher.comparison import ComparedWindow, Divergence, compare
+
+pytestmark = pytest.mark.kind("mirrors")
 
 GZIP = 1
 

@@ -37,6 +37,8 @@ from segstore.errors import (
 from segstore.testing import Broker
 from segstore.wire.connection import BrokerConnection
 
+pytestmark = pytest.mark.kind("mirrors")
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 

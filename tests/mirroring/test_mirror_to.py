@@ -20,9 +20,11 @@ from waiting import PATIENCE, until
 import segstore
 from segstore.coordinator.group.admin import Groups
 from segstore.errors import ConfigError, InvalidTopicError, StorageError
-from segstore.mirroring.onward.ready_batch import producer_id, ready_batch
+from segstore.mirroring.outbound.ready_batch import producer_id, ready_batch
 from segstore.records import Columns, decode, encode, scan
 from segstore.testing import Broker
+
+pytestmark = pytest.mark.kind("mirrors")
 
 QUICK = {
     "metadata.max.age.ms": 200,

@@ -17,9 +17,11 @@ from stores import as_the_same, killed, records
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.following import compared_fetch
+from segstore.replica_fetcher import compared_fetch
 from segstore.server.apis import Api
 from segstore.testing import Broker
+
+pytestmark = pytest.mark.kind("mirrors")
 
 KINDS = ("mirror", "standby")
 SMALL = {"segment.bytes": 3000}

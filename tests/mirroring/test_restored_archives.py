@@ -16,6 +16,8 @@ import segstore
 from segstore import TopicPartition
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 T = TopicPartition("t", 0)
 
 

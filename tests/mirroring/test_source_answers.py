@@ -16,9 +16,11 @@ from waiting import PATIENCE, until
 import segstore
 from segstore import names
 from segstore.errors import DisconnectedError, UnusableAnswerError
-from segstore.following import fetcher
-from segstore.following.fetched_data import FetchedData
-from segstore.following.source_answers import (
+from segstore.integers import INT32_MAX, INT64_MAX
+from segstore.leader_epochs import EpochEnd
+from segstore.replica_fetcher import fetcher
+from segstore.replica_fetcher.fetched_data import FetchedData
+from segstore.replica_fetcher.source_answers import (
     MOST_EPOCH,
     MOST_PARTITION,
     check_cluster_id,
@@ -29,13 +31,13 @@ from segstore.following.source_answers import (
     largest_epoch,
     only_part,
 )
-from segstore.integers import INT32_MAX, INT64_MAX
-from segstore.leader_epochs import EpochEnd
 from segstore.replication.core.messages import FetchedSpan
 from segstore.storage.meta.offset_checkpoints import read_offsets
 from segstore.testing import Broker
 from segstore.wire import cluster
 from segstore.wire.metadata import ClusterMetadata, LeaderAndEpoch, Topic
+
+pytestmark = pytest.mark.kind("mirrors")
 
 LED = LeaderAndEpoch(1, 0)
 ID = names.new_topic_id()

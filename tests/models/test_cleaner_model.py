@@ -12,6 +12,8 @@ from stores import START_MS, Clock, in_child
 
 import segstore
 
+pytestmark = pytest.mark.kind("models")
+
 SEEDS = 200
 KEYS = 9
 SESSIONS = 3

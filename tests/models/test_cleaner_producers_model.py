@@ -18,6 +18,8 @@ from segstore.storage.cleaner import cleaner
 from segstore.storage.log.append import append_batches
 from segstore.storage.log.transaction_markers import end_transaction
 
+pytestmark = pytest.mark.kind("models")
+
 SEEDS = 20
 CODECS = [None, "none", "zstd", "lz4", "snappy", "gzip"]
 

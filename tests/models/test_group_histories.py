@@ -6,6 +6,8 @@ import pytest
 from group_histories import Forwarded, GroupHistory
 from histories import Ask, Commit, End, Event, Log, Poll, Send, Take, from_lines, to_line
 
+pytestmark = pytest.mark.kind("models")
+
 P, Q, A, B = ("t", 0), ("t", 1), ("a", 0), ("b", 0)
 HOPS = {"a": 0b101, "b": 0b010}
 LOOP: Log = {A: {0: "n/0#x", 2: "n/2#z"}, B: {0: "n/1#y"}}

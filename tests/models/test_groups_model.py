@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from groups import (
     HEARTBEAT_MS,
     MAX_POLL_MS,
@@ -34,6 +35,8 @@ from segstore.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+
+pytestmark = pytest.mark.kind("models")
 
 GROUP, TOPICS, MOST = "g", ("a", "b"), 4
 STALE = (IllegalGenerationError, UnknownMemberIdError, FencedInstanceIdError)

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from producers import Mixture, assert_said, committed
 from replica_logs import closed, ends, log_bytes, opened, part_below, read, replica_of
@@ -17,6 +18,8 @@ from segstore.records import decode, scan
 from segstore.records.control import ABORT, parse_control
 from segstore.storage.log.replica import Replica
 from segstore.storage.segment import index_files
+
+pytestmark = pytest.mark.kind("models")
 
 STEPS = 120
 

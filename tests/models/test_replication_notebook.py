@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from clones import clone, executed, shown
 from replicas.algorithms import TRACES
+
+pytestmark = pytest.mark.kind("models")
 
 
 def test_the_notebook(tmp_path: Path) -> None:

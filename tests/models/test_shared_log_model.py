@@ -15,6 +15,8 @@ from shared_log.search import search
 from shared_log.together import Together
 from shared_log.world import World
 
+pytestmark = pytest.mark.kind("model of shared logs")
+
 LARGE = "SEGSTORE_LARGE_SPACES" in os.environ
 MOST = 12_000  # states that are looked at in every run
 

@@ -28,6 +28,8 @@ from segstore.errors import StorageError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 
+pytestmark = pytest.mark.kind("models")
+
 _PRODUCE, _COMMIT = structs("ProduceRequest"), structs("TxnOffsetCommitRequest")
 CONFIG = {
     "transaction.state.log.num.partitions": 2,

@@ -55,6 +55,7 @@ def test_a_command_is_one_of_segstore(name: str, monkeypatch: pytest.MonkeyPatch
     assert context.params["http"] == "0.0.0.0:9100"
 
 
+@pytest.mark.kind("programs")
 def test_the_command_serves_the_volume_and_closes_it_at_the_end(store_dir: Path) -> None:
     pytest.importorskip("prometheus_client")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -112,6 +113,7 @@ def kept(path: str, patterns: list[str]) -> bool:
     return keeps
 
 
+@pytest.mark.kind("programs")
 def test_the_build_gets_what_it_needs_and_no_more() -> None:
     files = sent()
     project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
@@ -135,6 +137,7 @@ def steps(job: str) -> list[dict[str, Any]]:
     return workflow()["jobs"][job]["steps"]
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize(("tag", "status"), [(f"v{VERSION}", 0), ("v99.0.0", 1), (VERSION, 1)])
 def test_a_tag_must_be_the_version(tag: str, status: int, tmp_path: Path) -> None:
     (command,) = [step["run"] for step in steps("build") if step.get("name") == "The tag is the version"]

@@ -13,6 +13,8 @@ import pytest
 from loading import loaded
 from places import REPOSITORY
 
+pytestmark = pytest.mark.kind("images")
+
 PYTHON = Path(sys.executable).resolve()
 LOOK = f"""
 import os, shutil, socket

@@ -67,6 +67,7 @@ def test_each_alert_is_explained() -> None:
         assert each["annotations"]["summary"]
 
 
+@pytest.mark.kind("programs")
 def test_promtool_has_nothing_to_say() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -109,6 +110,7 @@ def test_the_commands_of_the_unit_are_commands_of_segstore(key: str, tmp_path: P
     ListedCommand(command).itself().make_context(command, given)
 
 
+@pytest.mark.kind("programs")
 def test_systemd_has_nothing_to_say_but_that_segstore_is_not_there(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze")

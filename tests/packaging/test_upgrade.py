@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from places import REPOSITORY
 
+pytestmark = pytest.mark.kind("the last version")
+
 PATIENCE = 300  # seconds, for a build
 OF_VERSION = ("log", "-1", "--format=%H", "-G^VERSION", "--", "segstore/version.py")
 """The commit that gave the version its number; the one before it is the last of the version before."""

@@ -52,6 +52,7 @@ def test_what_auditwheel_must_say(tool: ModuleType, case: str) -> None:
     assert tool.serves(TOLD.format(tag), "manylinux_2_17_x86_64") == fits
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("case", SIZES)
 def test_headers_with_other_sizes_are_refused(tool: ModuleType, case: str, tmp_path: Path) -> None:
     pyconfig, fits = SIZES[case]
@@ -62,6 +63,7 @@ def test_headers_with_other_sizes_are_refused(tool: ModuleType, case: str, tmp_p
     assert fits or "static assertion failed" in done.stderr
 
 
+@pytest.mark.kind("programs")
 def test_this_python_s_own_headers_are_right(tool: ModuleType, tmp_path: Path) -> None:
     pyconfig = Path(sysconfig.get_config_h_filename()).read_text()
     source = tmp_path / "sizes.c"

@@ -6,8 +6,9 @@
     --tier all     everything; so it is without --tier
     --tier more    a seventh of what `--tier test` leaves out, drawn by SEGSTORE_DRAW (or SEGSTORE_SEED)
 
-A file's folder, name or text tells the kind of its tests, so that most new files need no entry here. Of each
-kind a share of its tests is drawn, at least one where the share is above 0: first one case of each test
+A test without a marker is a unit test. Every other one has `pytest.mark.kind("...")`, for a whole file in
+`pytestmark`, for a function as a decorator: `--tier quick` reads markers without an import of the file. Of
+each kind `make test` draws a share, at least one test if the share is above 0: first one case of each test
 function, in random order, then a second one. A drawn test is the same as in a run of all tests. Tests that
 are selected by file, name, -k or -m run without a draw.
 """
@@ -25,7 +26,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -38,21 +39,6 @@ BEGAN = pytest.StashKey[float]()
 BUDGETS = {"quick": 90, "test": 360}
 """Seconds that a tier may take on two quiet cores: who adds a kind of tests takes its time out of the
 others."""
-
-
-class Kind(NamedTuple):
-    """A kind of tests, of which `make test` draws the fraction `share`.
-
-    It has the tests of `files` (patterns of names below tests/, without suffix), those of files that match
-    `text` (a regular expression), and in other files those that use one of `names`, directly or by another
-    definition; a string may be such a name. A test belongs to the first kind that has it; `files` are tried
-    before the others.
-    """
-
-    share: float
-    files: tuple[str, ...] = ()
-    text: str = "(?!)"
-    names: frozenset[str] = frozenset()
 
 
 UNIT, STORMS = "unit", "storms on the wire"
@@ -69,130 +55,55 @@ PROGRAMS = (
 as a hundred of the others, so `--tier quick` goes without.
 """
 KINDS = {
-    "Spark programs": Kind(
-        0.0,
-        (
-            *("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector"),
-            *("spark/test_tutorial", "spark/test_archive_cluster"),
-        ),
-    ),
-    "long kills": Kind(
-        0.0,
-        (
-            *("crash/test_staging_kill", "crash/test_adoption_kill", "crash/test_data_directory_kill"),
-            "crash/test_crash_loop",
-        ),
-    ),
-    STORMS: Kind(0.0, ("processes/test_wire_storm", "processes/test_standby_storm")),
-    "storms of a shared store": Kind(0.05, ("processes/test_shared_storm",)),
-    "members of a shared store": Kind(
-        0.05,
-        (
-            *("processes/shared/*", "processes/test_shared_members", "unit/log/test_shared_flush"),
-            "unit/native/test_share_*",
-        ),
-    ),
-    "rounds of a share group": Kind(0.03, ("processes/test_queue_judge",)),
-    "rounds of an archive": Kind(0.0, ("processes/test_archive_judge",)),
-    "rounds of a standby": Kind(0.0, ("processes/test_standby_rounds",)),
-    "images": Kind(0.0, ("packaging/test_image",)),
-    "the last version": Kind(0.0, ("packaging/test_upgrade",)),
-    "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),
-    "Spark": Kind(0.03, text=r'SparkSession|judge\("spark"\)'),
-    "simulation": Kind(0.03, ("models/simulation/*",)),
-    "golden logs": Kind(0.08, ("models/golden_logs/*",)),
-    "a log and its oracle": Kind(0.15, ("models/log_oracle/*",)),
-    "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
-    "faults": Kind(
-        0.02,
-        (
-            *("crash/test_failing_disks", "crash/test_refused", "crash/test_sweep_failures"),
-            *("crash/test_power_cuts", "crash/test_transactions_power_cut", "crash/test_metadata_log_faults"),
-            *("crash/test_metadata_snapshot_faults", "crash/test_archiver_calls"),
-            *("unit/staging/test_refused", "unit/cleaner/test_swap"),
-        ),
-        r"from \S*driver import",
-    ),
-    "power cuts below C": Kind(0.04, ("crash/test_recorded",)),
-    "model of shared logs": Kind(1.0, ("models/test_shared_log_model",)),
-    "model of share partitions": Kind(0.5, ("models/share_partitions/*",)),
-    "games of tables": Kind(0.08, ("models/table_games/*",)),
-    "models": Kind(0.02, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
-    "model checks": Kind(0.1, ("models/replicas/test_two_replicas",)),
-    "mutations": Kind(0.1, ("models/replicas/test_mutations",)),
-    "model of a log's locks": Kind(1.0, ("models/log_locks/*",)),
-    "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
-    "replicated stores": Kind(0.04, ("replicated/*",)),
-    "replicas of a real broker": Kind(
-        0.0, ("kafka/test_our_*", "kafka/test_both_roles", "kafka/test_cut_networks")
-    ),
-    "clients' programs": Kind(1.0, ("server/test_java_client", "server/test_python_clients")),
-    "Java's clients": Kind(0.0, ("server/test_java_*",)),
-    "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
-    "fuzz": Kind(0.1, ("hostile/test_fuzz", "server/test_hostile_requests")),
-    "damage": Kind(
-        0.02,
-        (
-            *("hostile/test_planted_files", "hostile/test_hard_links", "hostile/test_small_files"),
-            *("hostile/test_damaged_indexes", "hostile/test_*_damaged", "hostile/test_bit_rot"),
-            *("unit/files/test_shrinking", "crash/test_passing_errors"),
-        ),
-    ),
-    "interrupts": Kind(
-        0.04,
-        (
-            *("processes/test_interrupts*", "processes/*_interrupts", "unit/aio/test_cancelled"),
-            *("processes/test_storm*", "processes/test_reentry*", "processes/test_closing*"),
-        ),
-    ),
-    "other codecs": Kind(0.1, ("server/test_other_codecs",)),
-    "clients on the wire": Kind(
-        0.15,
-        (
-            *("server/test_clients", "server/test_admin_clients", "server/test_group_clients"),
-            *("server/test_security_clients", "docs/test_testing", "cli/test_bootstrap"),
-        ),
-    ),
-    "examples": Kind(
-        0.15, ("examples/test_programs", "docs/test_blocks", "docs/test_commands", "docs/test_tutorials")
-    ),
-    "mirrors": Kind(0.15, ("mirroring/*", "standby/*")),
-    "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
-    "Kafka's broker": Kind(0.0, text=r"judge\(\"Kafka's broker\"\)"),
-    "Kafka's tools": Kind(0.04, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
-    "faults of an archive": Kind(0.15, ("unit/archiving/test_faults",)),
-    "S3 server": Kind(0.1, names=frozenset({"s3_server", "s3_bucket"})),
-    "strace": Kind(0.15, ("processes/test_seam",), names=frozenset({"strace"})),
-    "kills": Kind(
-        0.03,
-        ("*_kill", "processes/test_jepsen"),
-        names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
-    ),
-    "programs": Kind(
-        0.03,
-        (
-            *("demo/*", "bench/*", "docs/test_reliability"),
-            *("processes/test_programs_*", "processes/test_opening_together"),
-            *("processes/test_tiers", "processes/test_surroundings"),
-        ),
-        names=frozenset(
-            {
-                *("subprocess", "multiprocessing", "fork", "COMMAND", "start_program", "Terminal"),
-                *("unshared", "mounting", "stressed", "watched", "gunicorn"),
-            }
-        ),
-    ),
-    "costly unit tests": Kind(0.06, names=frozenset({"costly"})),
+    "Spark programs": 0.0,
+    "long kills": 0.0,
+    STORMS: 0.0,
+    "storms of a shared store": 0.05,
+    "members of a shared store": 0.05,
+    "rounds of a share group": 0.03,
+    "rounds of an archive": 0.0,
+    "rounds of a standby": 0.0,
+    "images": 0.0,
+    "the last version": 0.0,
+    "measurements": 0.0,
+    "Spark": 0.03,
+    "simulation": 0.03,
+    "golden logs": 0.08,
+    "a log and its oracle": 0.15,
+    "simulation of replicas": 0.03,
+    "faults": 0.02,
+    "power cuts below C": 0.04,
+    "model of shared logs": 1.0,
+    "model of share partitions": 0.5,
+    "games of tables": 0.08,
+    "models": 0.02,
+    "model checks": 0.1,
+    "mutations": 0.1,
+    "model of a log's locks": 1.0,
+    "long model checks": 0.0,
+    "replicated stores": 0.04,
+    "replicas of a real broker": 0.0,
+    "clients' programs": 1.0,
+    "Java's clients": 0.0,
+    "clients of other languages": 0.0,
+    "fuzz": 0.1,
+    "damage": 0.02,
+    "interrupts": 0.04,
+    "other codecs": 0.1,
+    "clients on the wire": 0.15,
+    "examples": 0.15,
+    "mirrors": 0.15,
+    "limits": 0.15,
+    "Kafka's broker": 0.0,
+    "Kafka's tools": 0.04,
+    "faults of an archive": 0.15,
+    "S3 server": 0.1,
+    "strace": 0.15,
+    "kills": 0.03,
+    "programs": 0.03,
+    "costly unit tests": 0.06,
 }
-
-
-@cache
-def _named(file: Path) -> str | None:
-    """Return the kind of all tests of a file, where its name or its text decides; else None."""
-    name, text = _name(file), _text(file)
-    by_name = [kind for kind, each in KINDS.items() if any(fnmatch(name, f) for f in each.files)]
-    by_text = (kind for kind, each in KINDS.items() if re.search(each.text, text))
-    return by_name[0] if by_name else next(by_text, None)
+"""The kinds of marked tests, with the share of each that `make test` draws."""
 
 
 def _name(file: Path) -> str:
@@ -200,57 +111,29 @@ def _name(file: Path) -> str:
 
 
 @cache
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8")
+def _marked(file: Path) -> dict[str, str]:
+    """Return the marked kind of each marked definition of a module; that of the whole module under ""."""
+    marks: list[tuple[str, ast.expr]] = []
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            marks += [(node.name, each) for each in node.decorator_list]
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            marks.append(("", node.value))
+    return {name: of for name, mark in marks if (of := _kind_in(mark))}
 
 
-@cache
-def _users(file: Path, names: frozenset[str]) -> set[str]:
-    """Return the definitions of a module that use one of `names`, directly or by another definition of the
-    module.
-    """
-    if not any(name in _text(file) for name in names):
-        return set()
-    uses = _uses(file)
-    found: set[str] = set()
-    while more := {name for name, used in uses.items() if used & (names | found)} - found:
-        found |= more
-    return found
-
-
-@cache
-def _uses(file: Path) -> dict[str, set[str]]:
-    """Return the names and strings that each definition of a module uses."""
-    uses: dict[str, set[str]] = {}
-    for node in ast.parse(_text(file)).body:
-        used = set()
-        for n in ast.walk(node):
-            if isinstance(n, ast.Name):
-                used.add(n.id)
-            elif isinstance(n, ast.Attribute):
-                used.add(n.attr)
-            elif isinstance(n, ast.arg):  # fixtures
-                used.add(n.arg)
-            elif isinstance(n, ast.Constant) and isinstance(n.value, str):
-                used.add(n.value)
-        for name in _defined(node):
-            uses.setdefault(name, set()).update(used)
-    return uses
-
-
-def _defined(node: ast.stmt) -> list[str]:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return [n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)]
+def _kind_in(mark: ast.expr) -> str | None:
+    """Return the argument of `pytest.mark.kind` in an expression, None without one."""
+    calls = (each for each in ast.walk(mark) if isinstance(each, ast.Call))
+    kinds = (each.args[0] for each in calls if ast.unparse(each.func) == "pytest.mark.kind")
+    return next((str(ast.literal_eval(each)) for each in kinds), None)
 
 
 @cache
 def kind(file: Path, function: str) -> str:
     """Return the kind of a test function, or of the class that it is in: one of KINDS, or UNIT."""
-    if found := _named(file):
-        return found
-    return next((k for k, each in KINDS.items() if function in _users(file, each.names)), UNIT)
+    marked = _marked(file)
+    return marked.get(function, marked.get("", UNIT))
 
 
 def kind_of(item: pytest.Item) -> str:
@@ -277,7 +160,7 @@ def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
     """Return the tests that `--tier test` runs."""
     found = set()
     for of, tests in _grouped(items, kind_of).items():
-        found.update(_drawn(tests, UNIT_SHARE if of == UNIT else KINDS[of].share, f"{seed} {of}"))
+        found.update(_drawn(tests, UNIT_SHARE if of == UNIT else KINDS[of], f"{seed} {of}"))
     return found
 
 
@@ -292,7 +175,7 @@ def _grouped(
 
 def _is_quick(file: Path) -> bool:
     """Return whether `--tier quick` has the unit tests of a file."""
-    return _named(file) is None and not any(fnmatch(_name(file), pattern) for pattern in PROGRAMS)
+    return "" not in _marked(file) and not any(fnmatch(_name(file), pattern) for pattern in PROGRAMS)
 
 
 def _drawn(tests: Sequence[pytest.Item], share: float, seed: str) -> list[pytest.Item]:

@@ -13,6 +13,8 @@ import pytest
 from archive_judge.defects import DEFECTS
 from archive_judge.running import Failed, Rounds
 
+pytestmark = pytest.mark.kind("rounds of an archive")
+
 ROUNDS, STORES = 6, 5
 TURNS = 4
 

@@ -26,6 +26,7 @@ PROGRAM = TESTS / "processes" / "changed_directories.py"
 LIMIT = 240  # seconds, for a machine that is busy
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("case", CASES)
 def test_work_goes_on_where_it_was_begun(case: str, place: str, tmp_path: Path) -> None:
@@ -41,6 +42,7 @@ def ran(*arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.kind("programs")
 def test_each_use_of_a_relative_path_is_noted() -> None:
     assert ran() == dict.fromkeys(USES, 1)
 

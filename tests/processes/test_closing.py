@@ -38,6 +38,8 @@ from segstore.storage.store import clients as clients_module
 from segstore.storage.store import store as store_module
 from segstore.storage.store.clients import Clients, Turn
 
+pytestmark = pytest.mark.kind("interrupts")
+
 SMALL = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
 FULL = OSError(28, "No space left on device")
 

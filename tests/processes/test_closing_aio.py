@@ -22,6 +22,8 @@ import segstore
 from segstore import errors
 from segstore.client.aio import AsyncConsumer, AsyncProducer
 
+pytestmark = pytest.mark.kind("interrupts")
+
 SMALL = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
 CLIENTS = ("producer", "transactional", "consumer", "member")
 CLOSED = errors.ClientClosedError | errors.StoreClosedError

@@ -14,6 +14,8 @@ import segstore
 from segstore import errors
 from segstore.client.producer import Producer
 
+pytestmark = pytest.mark.kind("interrupts")
+
 N = 10
 SMALL = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
 FULL = OSError(28, "No space left on device")

@@ -15,6 +15,8 @@ import segstore
 from segstore.client.producer import producer as producer_module
 from segstore.storage.store import store as store_module
 
+pytestmark = pytest.mark.kind("interrupts")
+
 HEAD = """
 import asyncio, atexit, gc, logging, os, sys, threading, time
 import segstore

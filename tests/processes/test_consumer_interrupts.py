@@ -19,6 +19,8 @@ from segstore import Consumer
 from segstore.client.consumer.ending import ConsumerEnding
 from segstore.errors import ClientClosedError, StoreClosedError
 
+pytestmark = pytest.mark.kind("interrupts")
+
 CALLS: dict[str, Callable[[Consumer], object]] = {
     "poll": lambda consumer: consumer.poll(),
     "next": lambda consumer: next(consumer),

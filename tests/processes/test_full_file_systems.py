@@ -188,7 +188,7 @@ with Broker(source) as broker:
             assert [record.offset for record in store.partition("u")] == list(range(5000))
     assert segstore.check(path) == []
 """
-pytestmark = pytest.mark.usefixtures("mounting")
+pytestmark = [pytest.mark.usefixtures("mounting"), pytest.mark.kind("programs")]
 
 
 def run(tmp_path: Path, program: str, options: str, *arguments: str) -> None:

@@ -18,6 +18,8 @@ from segstore.client.consumer import Consumer, base
 from segstore.coordinator.group import coordinator as coordinating
 from segstore.coordinator.group import group_table
 
+pytestmark = pytest.mark.kind("interrupts")
+
 
 class Interrupting:
     def on_consume(self, records: Any) -> Any:

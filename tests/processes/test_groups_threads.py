@@ -35,6 +35,7 @@ from segstore.coordinator.group.classic.member import ClassicGroupState
 # --- again, and elsewhere ----------------------------------------------------------------------
 
 
+@pytest.mark.kind("kills")
 def test_killed_between_append_and_commit(store_dir: Path) -> None:
     def run(tell: Any) -> None:
         with segstore.open(store_dir) as store:

@@ -28,6 +28,7 @@ Tell = Callable[[str], None]
 READ = "import segstore, sys; s = segstore.open(sys.argv[1], 'r'); print(len(s.partition('t').read(0)))"
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.usefixtures("mounting")
 def test_a_reader_on_a_read_only_mount(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
@@ -71,6 +72,7 @@ print(full)
 """
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.usefixtures("mounting")
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """A real one: what was acknowledged is there, and appends go on once there is room."""
@@ -100,6 +102,7 @@ def test_a_directory_that_is_removed_under_a_live_store(tmp_path: Path) -> None:
         assert anew.topics() == {}
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("held", [0, 300], ids=["nothing else is open", "300 other files are open"])
 @pytest.mark.parametrize("count", [250, pytest.param(5000, marks=pytest.mark.slow)])
 def test_many_partitions_with_few_descriptors(tmp_path: Path, count: int, held: int) -> None:

@@ -15,6 +15,8 @@ from places import IMPORTED, SUPPORT
 from stores import tree
 from waiting import PATIENCE
 
+pytestmark = pytest.mark.kind("programs")
+
 WORK = """
 import ctypes, json, sys
 from pathlib import Path
@@ -53,7 +55,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not shutil.which(compiler[0]):
         pytest.skip("there is no C compiler")
     made = tmp_path_factory.mktemp("shim") / "interrupting.so"
-    source = SUPPORT / "interrupting.c"
+    source = SUPPORT / "faults" / "interrupting.c"
     subprocess.run([*compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(source)], check=True)
     return made
 

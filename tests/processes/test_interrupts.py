@@ -35,6 +35,8 @@ from segstore.storage.store import partitions
 from segstore.storage.store import writer as store_writer
 from segstore.storage.store.partition_log import PartitionLog
 
+pytestmark = pytest.mark.kind("interrupts")
+
 APPENDING = (
     validator,
     writer,

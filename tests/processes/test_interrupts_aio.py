@@ -24,6 +24,7 @@ from segstore.client.aio.turns import Turns
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.kind("interrupts"),
 ]
 WITHIN = {
     "clients": os.path.dirname(aio.__file__),

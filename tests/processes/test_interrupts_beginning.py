@@ -28,7 +28,10 @@ from segstore.threads import Background, Latch, Shelter, Worker, holding
 PACKAGE = str(Path(segstore.__file__).parent)
 
 # What is raised within a destructor, or a generator that is dropped, is told and passed over.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.kind("interrupts"),
+]
 
 
 @pytest.mark.parametrize("kind", [Store, segstore.Producer])

@@ -19,7 +19,10 @@ from segstore.files import Files, Handle
 from segstore.storage.inbox.inbox import RenameWatch
 
 # A generator that is dropped is ended where an exception is told and passed over.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.kind("interrupts"),
+]
 OURS = os.path.dirname(segstore.__file__)
 
 

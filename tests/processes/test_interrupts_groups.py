@@ -18,7 +18,10 @@ import segstore
 from segstore.client.consumer import Consumer
 
 # What is raised within a destructor, or a generator that is dropped, is told and passed over.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.kind("interrupts"),
+]
 CONFIG = {
     "offsets.topic.num.partitions": 1,
     "group.initial.rebalance.delay.ms": 0,

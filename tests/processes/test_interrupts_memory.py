@@ -13,6 +13,8 @@ from segstore.files import Files
 from segstore.index import ActiveOffsetIndex, IndexBuilder
 from segstore.records import batch_type
 
+pytestmark = pytest.mark.kind("interrupts")
+
 
 def batches(n: int) -> np.ndarray:
     """Of one record and 100 bytes each, with rising stamps: each has an entry in both indexes."""

@@ -17,7 +17,10 @@ from segstore.mutex import Mutex
 from segstore.storage.log.transaction_markers import end_transaction
 
 # A generator that is dropped is ended where an exception is told and passed over.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.kind("interrupts"),
+]
 
 
 def seen_at_one_moment(logs: list[segstore.PartitionLog], begun: list[int]) -> set[bool]:

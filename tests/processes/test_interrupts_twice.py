@@ -29,7 +29,10 @@ from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.store.partition_log import PartitionLog
 
 # A generator that is dropped is ended where an exception is told and passed over.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.kind("interrupts"),
+]
 TOPIC = {"segment.bytes": 300, "flush.messages": 3, "index.interval.bytes": 0}
 ERRORS = [
     KeyboardInterrupt,

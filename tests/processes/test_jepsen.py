@@ -9,7 +9,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from jepsen.running import Round
+
+pytestmark = pytest.mark.kind("kills")
 
 
 def test_a_short_round(tmp_path: Path, rng: random.Random) -> None:

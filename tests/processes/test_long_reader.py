@@ -21,6 +21,8 @@ import segstore
 from segstore import Consumer, OffsetOutOfRangeError, TopicPartition, UnknownTopicOrPartitionError
 from segstore.errors import StoreClosedError
 
+pytestmark = pytest.mark.kind("kills")
+
 WRITERS, STEPS = 16, 25
 PLAIN, COMPACTED, FLEETING = "plain", "compacted", "fleeting"
 CONFIG = {

@@ -175,6 +175,7 @@ def polled(consumer: segstore.Consumer, n: int) -> list[bytes | None]:
     return found
 
 
+@pytest.mark.kind("programs")
 def test_another_process_is_told(tmp_path: Path) -> None:
     """It has no file of the store closed, and waits for news of the old one."""
     make(tmp_path / "root", OLD)

@@ -15,6 +15,8 @@ from waiting import PATIENCE
 import segstore
 from segstore.storage.log.transaction_markers import end_transaction
 
+pytestmark = pytest.mark.kind("Kafka's tools")
+
 
 def test_no_reader_sees_half_of_a_commit(store_dir: Path) -> None:
     """A process that reads and threads that look hammer two partitions: what the first shows, so does the

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faults import CountingFiles, HookedFiles
 from stores import values
 
@@ -20,6 +21,8 @@ from segstore.errors import StoreLockedError
 from segstore.files import Files
 from segstore.storage.inbox.stager import Stager
 from segstore.storage.meta.directory_safety import remove_unused
+
+pytestmark = pytest.mark.kind("programs")
 
 
 class Meanwhile(HookedFiles):

@@ -29,6 +29,7 @@ Tell = Callable[[str], None]
 Turns = Callable[[], AbstractContextManager[Callable[[], object]]]
 
 
+@pytest.mark.kind("kills")
 def test_a_second_writer_is_refused_with_the_pid(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
@@ -48,6 +49,7 @@ def test_a_second_writer_is_refused_with_the_pid(store_dir: Path) -> None:
         store.partition("t").append(b"still mine")
 
 
+@pytest.mark.kind("kills")
 def test_a_fork_of_the_writer_may_do_nothing(store_dir: Path) -> None:
     store = segstore.open(store_dir)
     store.create_topic("t")
@@ -75,6 +77,7 @@ def test_a_fork_of_the_writer_may_do_nothing(store_dir: Path) -> None:
     store.close()
 
 
+@pytest.mark.kind("kills")
 def test_the_lock_ends_with_the_writer_although_its_child_lives(store_dir: Path) -> None:
     def writer(tell: Tell) -> None:
         store = segstore.open(store_dir)
@@ -206,6 +209,7 @@ def write_some(store: segstore.Store, rng: random.Random) -> None:
         store.delete_topic("side")
 
 
+@pytest.mark.kind("kills")
 def test_readers_follow_a_live_writer(store_dir: Path, rng: random.Random) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t", 2, {"segment.bytes": 20_000, "index.interval.bytes": 500})
@@ -239,6 +243,7 @@ def test_readers_follow_a_live_writer(store_dir: Path, rng: random.Random) -> No
         ]
 
 
+@pytest.mark.kind("kills")
 def test_what_a_reader_saw_stays_when_the_writer_is_killed(store_dir: Path, rng: random.Random) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t", 2, {"segment.bytes": 20_000})
@@ -328,6 +333,7 @@ def test_a_reader_opened_before_the_topic_was_made(store_dir: Path) -> None:
             assert values(reader.partition("t", 1)) == [b"y"]
 
 
+@pytest.mark.kind("kills")
 def test_topics_that_come_and_go_under_a_reader(store_dir: Path) -> None:
     segstore.open(store_dir).close()
 

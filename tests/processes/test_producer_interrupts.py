@@ -28,6 +28,8 @@ from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.state_log import Entries
 from segstore.storage.log.visibility import Visible
 
+pytestmark = pytest.mark.kind("interrupts")
+
 CLOSING = (accumulator, buffer_pool, incomplete_batches)
 
 

@@ -17,6 +17,8 @@ from waiting import PATIENCE
 
 import segstore
 
+pytestmark = pytest.mark.kind("programs")
+
 COMMANDS: dict[str, tuple[int, tuple[str, ...]]] = {
     "consume": (0, ("consume", "t")),
     "produce": (0, ("produce", "t")),

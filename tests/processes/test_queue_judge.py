@@ -18,6 +18,8 @@ from queue_judge.defects import DEFECTS
 from queue_judge.plan import Plan
 from queue_judge.running import Failed, Round
 
+pytestmark = pytest.mark.kind("rounds of a share group")
+
 ROUNDS, TURNS = 50, 4
 CRASHES: dict[str, Any] = {"kills": (True, True), "faults": (("worker killed",), ("cut",))}
 

@@ -165,6 +165,7 @@ while True:
 """
 
 
+@pytest.mark.kind("programs")
 def test_a_reader_looks_for_slots_while_a_writer_claims_some(tmp_path: Path) -> None:
     """NumPy's nonzero() raises where another process writes into the array that it looks through."""
     root = tmp_path / "store"

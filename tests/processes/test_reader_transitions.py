@@ -48,6 +48,7 @@ class Reader:
             self.seen = ends.pop() // N
 
 
+@pytest.mark.kind("kills")
 def test_a_reader_beside_opens_that_adopt_and_die(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each open is killed some calls later; another, looked at before each of its calls, comes after it."""
     monkeypatch.setattr(store_reader, "_PATIENCE", 2)

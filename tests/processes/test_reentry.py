@@ -30,6 +30,8 @@ from segstore.errors import (
 )
 from segstore.mutex import BoundedLock, Mutex
 
+pytestmark = pytest.mark.kind("interrupts")
+
 POINTS = os.environ.get("SEGSTORE_REENTRY", "3")
 """Of each outer call, at how many of its places another call comes in; 0: at all of them."""
 

@@ -23,7 +23,7 @@ from waiting import PATIENCE
 
 from segstore import names
 
-pytestmark = [pytest.mark.judge("strace"), pytest.mark.xdist_group("seam")]
+pytestmark = [pytest.mark.judge("strace"), pytest.mark.xdist_group("seam"), pytest.mark.kind("strace")]
 MAPPED = rf"/{names.ENDS}$|{names.INDEX}$|{names.TIME_INDEX}$"
 
 

@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
+import pytest
 from cli import start_program
 from places import environment
 from waiting import PATIENCE, until
 
 import segstore
+
+pytestmark = pytest.mark.kind("kills")
 
 
 @contextmanager

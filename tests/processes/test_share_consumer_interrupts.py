@@ -23,7 +23,10 @@ from segstore import ShareConsumer
 from segstore.client.consumer.ending import ConsumerEnding
 from segstore.errors import ClientClosedError, IllegalStateError, StoreClosedError
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.kind("interrupts"),
+]
 """An interrupt may end a generator."""
 MOST_STEP = 9
 """Each place is struck in a few runs: one run takes every one to ninth."""

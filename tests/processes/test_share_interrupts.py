@@ -9,6 +9,8 @@ import pytest
 from share_stores import ACCEPT, LOCK_MS, RELEASE, ShareStore
 from struck import struck
 
+pytestmark = pytest.mark.kind("interrupts")
+
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("what", ["acquire", "acknowledge", "release", "run out"])

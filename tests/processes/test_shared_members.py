@@ -18,6 +18,7 @@ from shlex import quote
 import pytest
 from mounts import mounting as mounting
 from mounts import unshared
+from places import IMPORTED
 from sharing import GUEST, HOST, joined, made, made_root, member_process
 from stores import in_child
 from waiting import PATIENCE, until
@@ -30,8 +31,10 @@ from segstore.storage.shared.coherence import HostLine
 from segstore.storage.shared.members import Members
 from segstore.storage.shared.shared_file import SharedFile
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 files = Files()
-SUPPORT = os.path.dirname(sys.modules["sharing"].__file__ or "")
+HELPERS = os.pathsep.join(IMPORTED)
 
 
 @pytest.fixture
@@ -219,7 +222,7 @@ def test_F3_of_many_that_make_the_file_at_once_one_makes_it(root: str) -> None:
 
 def started(program: str, root: str) -> subprocess.Popen[str]:
     code = f"from sharing import *\nroot, files = {root!r}, Files()\n{program}\nsys.stdin.read()\n"
-    path = os.pathsep.join([SUPPORT, *sys.path])
+    path = os.pathsep.join(sys.path)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     return subprocess.Popen(
         [sys.executable, "-c", code], text=True, env={**os.environ, "PYTHONPATH": path}, **pipes
@@ -292,7 +295,7 @@ def test_who_may_not_write_the_files_is_no_member(
 
 FULL = """
 import os, sys
-sys.path[:0] = [sys.argv[2]]
+sys.path[:0] = sys.argv[2].split(os.pathsep)
 from sharing import *
 from segstore.errors import StorageError
 root, files = sys.argv[1], Files()
@@ -330,7 +333,7 @@ print(shared.log(4, grow=True).key, shared.log(3).key)
 @pytest.mark.usefixtures("mounting")
 def test_F2_a_full_tmpfs_refuses_the_file_and_never_a_page_of_it(tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
-    run = f"{quote(sys.executable)} {quote(str(tmp_path / 'full.py'))} /mnt/store {quote(SUPPORT)}"
+    run = f"{quote(sys.executable)} {quote(str(tmp_path / 'full.py'))} /mnt/store {quote(HELPERS)}"
     done = unshared("mount -t tmpfs -o size=1m none /mnt", "mkdir -p /mnt/store/.segstore", f"{run}")
     assert (done.returncode, done.stdout.splitlines()) == (0, ["28 False None", "28 True 7", "0 7"]), (
         done.stderr
@@ -341,7 +344,7 @@ LOWER = "lowerdir=/mnt/lower,upperdir=/mnt/upper,workdir=/mnt/work"
 OVERLAY = f"mount -t overlay overlay -o {LOWER} /mnt/merged"
 LAYERS = """
 import os, sys
-sys.path[:0] = [sys.argv[1]]
+sys.path[:0] = sys.argv[1].split(os.pathsep)
 from sharing import *
 files = Files()
 host = Members(files, "/mnt/lower", made(files, "/mnt/lower"), may_host=True)
@@ -361,7 +364,7 @@ def test_F3_a_file_of_a_lower_layer_of_an_overlay_is_not_believed(tmp_path: Path
         "mkdir -p /mnt/lower/.segstore /mnt/upper /mnt/work /mnt/merged",
         f"{OVERLAY} || exit 7",
         "umount /mnt/merged",
-        f"{quote(sys.executable)} {quote(str(tmp_path / 'layers.py'))} {quote(SUPPORT)} {quote(OVERLAY)}",
+        f"{quote(sys.executable)} {quote(str(tmp_path / 'layers.py'))} {quote(HELPERS)} {quote(OVERLAY)}",
     )
     if done.returncode == 7:
         pytest.skip("no overlay can be mounted here")

@@ -23,6 +23,8 @@ from shared_storm import built
 from shared_storm.kinds import KINDS
 from shared_storm.steps import BUGS
 
+pytestmark = pytest.mark.kind("storms of a shared store")
+
 SHORT, LONG = 40, 60
 """Kills."""
 ROUNDS = 20

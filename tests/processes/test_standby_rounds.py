@@ -14,6 +14,8 @@ import pytest
 from standby_rounds.defects import DEFECTS
 from standby_rounds.running import Failed, Rounds
 
+pytestmark = pytest.mark.kind("rounds of a standby")
+
 ROUNDS, TURNS = 6, 3
 
 

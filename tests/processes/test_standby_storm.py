@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from standby_rounds.running import Rounds
 
+pytestmark = pytest.mark.kind("storms on the wire")
+
 TURNS, ROUNDS = 10, 20
 
 

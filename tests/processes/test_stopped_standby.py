@@ -20,6 +20,8 @@ from waiting import until
 
 import segstore
 
+pytestmark = pytest.mark.kind("programs")
+
 LAG_MS = 300
 
 

@@ -10,6 +10,8 @@ import random
 import pytest
 from storm.running import run
 
+pytestmark = pytest.mark.kind("interrupts")
+
 STEPS = {"logs": 150, "clients": 15}
 
 

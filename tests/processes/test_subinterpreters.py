@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.kind("programs")
+
 SCRIPT = """
 import sys
 try:

@@ -12,6 +12,8 @@ import pytest
 from places import IMPORTED
 from waiting import PATIENCE
 
+pytestmark = pytest.mark.kind("programs")
+
 ASKED = """
 import os, signal, subprocess, sys
 import pytest

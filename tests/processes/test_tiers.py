@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import places
 import pytest
 import tiers
 from waiting import PATIENCE
+
+pytestmark = pytest.mark.kind("programs")
 
 FILES = sorted(tiers.TESTS.rglob("test_*.py"))
 
@@ -25,7 +28,7 @@ def functions(file: Path) -> list[str]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test"):
             found.append(node.name)
         elif isinstance(node, (ast.ClassDef, ast.Assign)):
-            found += [name for name in tiers._defined(node) if name.lower().startswith("test")]
+            found += [name for name in defined(node) if name.lower().startswith("test")]
     return found
 
 
@@ -35,10 +38,45 @@ def test_every_kind_has_tests_and_most_are_unit_tests() -> None:
     assert kinds[tiers.UNIT] > kinds.total() / 2
 
 
-def test_files_that_are_named_are_there() -> None:
-    names = [file.relative_to(tiers.TESTS).with_suffix("").as_posix() for file in FILES]
-    patterns = [pattern for kind in tiers.KINDS.values() for pattern in kind.files]
-    assert [p for p in patterns if not any(tiers.fnmatch(name, p) for name in names)] == []
+@cache
+def users(file: Path, names: frozenset[str]) -> set[str]:
+    """Return the definitions of a module that use one of `names`, directly or by another definition of the
+    module.
+    """
+    if not any(name in file.read_text(encoding="utf-8") for name in names):
+        return set()
+    by_definition = uses(file)
+    found: set[str] = set()
+    while more := {name for name, used in by_definition.items() if used & (names | found)} - found:
+        found |= more
+    return found
+
+
+@cache
+def uses(file: Path) -> dict[str, set[str]]:
+    """Return the names and strings that each definition of a module uses."""
+    found: dict[str, set[str]] = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        used = set()
+        for n in ast.walk(node):
+            if isinstance(n, ast.Name):
+                used.add(n.id)
+            elif isinstance(n, ast.Attribute):
+                used.add(n.attr)
+            elif isinstance(n, ast.arg):  # fixtures
+                used.add(n.arg)
+            elif isinstance(n, ast.Constant) and isinstance(n.value, str):
+                used.add(n.value)
+        for name in defined(node):
+            found.setdefault(name, set()).update(used)
+    return found
+
+
+def defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 
 PROCESSES = frozenset({"subprocess", "multiprocessing", "fork", "posix_spawn", "SIGKILL"})
@@ -48,9 +86,9 @@ IMPORTED = r"^from (\w+) import (\([^)]*\)|.*)"
 def starters(file: Path) -> frozenset[str]:
     """What a file of tests starts processes by: the calls themselves, and helpers that it imports."""
     found = set(PROCESSES)
-    for module, names in re.findall(IMPORTED, tiers._text(file), re.MULTILINE):
+    for module, names in re.findall(IMPORTED, file.read_text(encoding="utf-8"), re.MULTILINE):
         for helper in tiers.TESTS.glob(f"*/{module}.py"):
-            found |= {*re.findall(r"\w+", names)} & tiers._users(helper, PROCESSES)
+            found |= {*re.findall(r"\w+", names)} & users(helper, PROCESSES)
     return frozenset(found)
 
 
@@ -58,33 +96,29 @@ def test_unit_tests_start_no_process_and_kill_none() -> None:
     unit = {
         (file, name) for file in FILES for name in functions(file) if tiers.kind(file, name) == tiers.UNIT
     }
-    assert [f"{file.stem}::{name}" for file, name in unit if name in tiers._users(file, starters(file))] == []
+    assert [f"{file.stem}::{name}" for file, name in unit if name in users(file, starters(file))] == []
 
 
-KILL = "from faults import KillingFiles\n"
-USES = "def {}:\n    KillingFiles(1)\n\n"
-SPARK = "from pyspark.sql import SparkSession\n"
-CASES = "CASES = [KillingFiles]\n@cases(CASES)\n"
-TEST = "def test_a({}):\n    {}\n"
-CLASSIFIED = {
-    "a plain test": ("test_x", TEST.format("tmp_path", "pass"), "unit"),
-    "by the file's name": ("test_x_kill", TEST.format("", "pass"), "kills"),
-    "by the text": ("test_x", SPARK + TEST.format("", "pass"), "Spark"),
-    "the name comes before the text": ("test_x_kill", SPARK, "kills"),
-    "by what it uses": ("test_x", KILL + USES.format("test_a()"), "kills"),
-    "by what another function uses": ("test_x", KILL + USES.format("f()") + TEST.format("", "f()"), "kills"),
-    "by a fixture": ("test_x", KILL + USES.format("fixed()") + TEST.format("fixed", "pass"), "kills"),
-    "by a table": ("test_x", KILL + CASES + TEST.format("", "pass"), "kills"),
-    "another test of the file does": (
-        "test_x", KILL + USES.format("test_b()") + TEST.format("", "pass"), "unit"),
-    "by a program that is run": ("test_x", TEST.format("", "run(['strace', 'true'])"), "strace"),
+MARK = 'pytest.mark.kind("kills")'
+TEST = "def test_a(): pass\n"
+MARKED = {
+    "a plain test": (TEST, "unit"),
+    "a marked function": (f"@{MARK}\n{TEST}", "kills"),
+    "beside another marker": (f"@pytest.mark.slow\n@{MARK}\n{TEST}", "kills"),
+    "another function of the file": (f"@{MARK}\ndef test_b(): pass\n{TEST}", "unit"),
+    "a marked file": (f"pytestmark = {MARK}\n{TEST}", "kills"),
+    "a file with several markers": (f"pytestmark = [pytest.mark.slow, {MARK}]\n{TEST}", "kills"),
+    "a function of another kind than its file": (
+        f'pytestmark = {MARK}\n@pytest.mark.kind("programs")\n{TEST}', "programs"),
+    "a marked class": (f"@{MARK}\nclass test_a: pass\n", "kills"),
+    "a word in the text": ("import subprocess\n" + TEST, "unit"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CLASSIFIED)
+@pytest.mark.parametrize("name", MARKED)
 def test_kind(tmp_path: Path, name: str) -> None:
-    file, text, kind = CLASSIFIED[name]
-    path = tmp_path / f"{file}.py"
+    text, kind = MARKED[name]
+    path = tmp_path / "test_x.py"
     path.write_text(text)
     assert tiers.kind(path, "test_a") == kind
 
@@ -108,7 +142,8 @@ def test_every_test_is_drawn_by_some_seed() -> None:
 
 
 MODULE = "import pytest\n@pytest.mark.parametrize('n', range(10))\ndef test_n(n): pass\ndef test_b(): pass\n"
-TREE = {"test_plain.py": MODULE, "test_one_kill.py": MODULE, "test_two_kill.py": MODULE}
+MARKED_MODULE = MODULE.replace("\n", f"\npytestmark = {MARK}\n", 1)
+TREE = {"test_plain.py": MODULE, "test_one_kill.py": MARKED_MODULE, "test_two_kill.py": MARKED_MODULE}
 PYTEST = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
@@ -140,7 +175,7 @@ def run(root: Path, *arguments: str, seed: int = 7) -> set[str]:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tree")
     (root / "tests").mkdir()
-    (root / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    (root / "pytest.ini").write_text("[pytest]\ntestpaths = tests\nmarkers = kind(name): a kind of tests\n")
     for name, text in TREE.items():
         (root / "tests" / name).write_text(text)
     return root

@@ -16,6 +16,8 @@ import pytest
 from wire_storm.defects import DEFECTS
 from wire_storm.running import Failed, Round
 
+pytestmark = pytest.mark.kind("storms on the wire")
+
 FAULTS, TURNS = 4, 3
 
 

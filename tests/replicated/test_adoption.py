@@ -16,6 +16,8 @@ from waiting import until
 import segstore
 from segstore import errors
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 EVERY = [0, 1, 2]
 
 

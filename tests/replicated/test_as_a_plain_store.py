@@ -19,6 +19,8 @@ from segstore.coordinator.group.admin import Groups
 from segstore.storage.bulk_import import importing
 from segstore.storage.repair import repair
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 SMALL = {"segment.bytes": 2_000, "file.delete.delay.ms": 0}
 
 

@@ -13,6 +13,8 @@ from waiting import until
 from segstore.errors import NotEnoughReplicasError
 from segstore.replication.metadata.image import PartitionKey
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 def test_all_replicas_have_what_was_sent(three: Directories) -> None:
     store = three.open()

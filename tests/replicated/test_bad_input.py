@@ -15,6 +15,8 @@ from stores import tree
 import segstore
 from segstore import errors
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 Paths = dict[str, Any]
 
 

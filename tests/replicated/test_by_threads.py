@@ -27,6 +27,8 @@ from segstore.replication.tail_openings import TailOpenings
 from segstore.storage.log.append import append_columns, append_one
 from segstore.storage.segment.disk_thread import DiskThread
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 KEY = PartitionKey("t", 0)
 
 

@@ -14,6 +14,8 @@ import segstore
 from segstore.coordinator import retriable
 from segstore.errors import KafkaTimeoutError
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 class Reader:
     """A thread with a consumer of one partition, which notes all that it sees."""

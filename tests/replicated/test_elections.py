@@ -16,6 +16,8 @@ from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.replication.metadata.image import PartitionKey
 from segstore.storage.staging import Stager, seal
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 def two_replicas(three: Directories, **config: Any) -> tuple[Any, Any]:
     """A topic on directories 0 and 1; 0 is preferred."""

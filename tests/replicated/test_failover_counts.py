@@ -24,6 +24,8 @@ from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.storage.log.replica import Replica
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 QUIET = {
     **QUICK,
     **{name.replace("_", "."): value for name, value in PATIENT.items()},

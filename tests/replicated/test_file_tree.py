@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from checkpoint_store import QUIET, SMALL, held, random_bytes
 from replicated_stores import Directories, await_in_sync, retrying
 from waiting import until
 
 import segstore
 from segstore.filetree import FileTree, file_tree, floor
+
+pytestmark = pytest.mark.kind("replicated stores")
 
 COMPACTED = {**QUIET, **SMALL, "min.cleanable.dirty.ratio": 0, "segment.ms": 1, "segment.bytes": 20_000}
 

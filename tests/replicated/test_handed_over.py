@@ -14,6 +14,8 @@ from waiting import until
 from segstore.storage.log.recent_appends import Recent, RecentAppends
 from segstore.storage.log.replica import Replica
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:

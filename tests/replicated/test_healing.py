@@ -25,6 +25,8 @@ from waiting import until
 import segstore
 from segstore.errors import NoSoundReplicaError
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 Damage = Callable[[Path], object]
 SMALL = {"segment.bytes": 700, "index.interval.bytes": 100}
 COUNT = 60

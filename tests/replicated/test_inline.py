@@ -22,6 +22,8 @@ import segstore
 from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 KEY = PartitionKey("t", 0)
 
 

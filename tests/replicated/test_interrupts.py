@@ -23,6 +23,8 @@ from segstore.errors import (
 )
 from segstore.replication.metadata.image import PartitionKey
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 THREADS = ("segstore-fetcher", "segstore-reader", "segstore-controller")
 ASSIGNED = {0: [0, 1, 2]}
 KEPT = 50

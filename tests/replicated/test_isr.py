@@ -11,6 +11,8 @@ from waiting import until
 
 import segstore
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 @pytest.mark.hangs
 def test_r19_r20_a_follower_that_hangs_leaves_and_returns(three: Directories) -> None:

@@ -13,6 +13,8 @@ import segstore
 from segstore.coordinator.quotas import Entity, quotas
 from segstore.coordinator.transaction.producer_ids import BLOCK, ProducerIds
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 RATES = {"producer_byte_rate": 1_000_000}
 
 

@@ -27,6 +27,8 @@ from waiting import told, until
 
 import segstore
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 LOSSES: dict[str, Callable[[Directories, int], object]] = {
     "renamed away": lambda d, n: d.lose(n),
     "removed": lambda d, n: d.remove(n),

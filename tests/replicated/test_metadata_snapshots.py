@@ -8,11 +8,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from replicated_stores import Directories, await_in_sync
 from waiting import until
 
 import segstore
 from segstore.replication.observer import observe
+
+pytestmark = pytest.mark.kind("replicated stores")
 
 TINY: dict[str, Any] = {
     "metadata_log_segment_ms": 1,

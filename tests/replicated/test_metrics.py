@@ -8,6 +8,8 @@ import pytest
 from replicated_stores import PATIENT, Directories, await_in_sync
 from waiting import until
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 def make(three: Directories) -> Any:
     store = three.open(min_insync_replicas=2, auto_leader_rebalance_enable=False, **PATIENT)

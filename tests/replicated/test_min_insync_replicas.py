@@ -14,6 +14,8 @@ import segstore
 from segstore.errors import NotEnoughReplicasError, RequestTimedOutError
 from segstore.replication.metadata.image import PartitionKey
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 def await_alone(store: Any, topic: str) -> None:
     """Wait until 0 alone is in sync, and until it has heard of what the controller has decided."""

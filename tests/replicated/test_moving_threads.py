@@ -22,7 +22,10 @@ row of them, and how many a test makes.
 """
 NAME = "segstore-disk"
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux tells of processors")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux tells of processors"),
+    pytest.mark.kind("replicated stores"),
+]
 
 
 class Appender:

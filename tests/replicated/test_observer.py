@@ -11,6 +11,8 @@ from replicated_stores import Directories, await_in_sync
 import segstore
 from segstore.replication.observer import Observer
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 def test_news_are_taken_as_they_come(three: Directories) -> None:
     """Also when the store is closed and opened anew, under another epoch of the metadata."""

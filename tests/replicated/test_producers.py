@@ -13,6 +13,8 @@ from waiting import until
 import segstore
 from segstore.replication.metadata.image import PartitionKey
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 LOSSES: dict[str, Callable[[Directories, int], object]] = {
     "renamed away": lambda d, n: d.lose(n),
     "each call fails": lambda d, n: d.files.fail(d.paths[n]),

@@ -13,6 +13,8 @@ import segstore
 from segstore.coordinator.structs import TopicPartition
 from segstore.replication.metadata.image import PartitionKey
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 T0 = TopicPartition("t", 0)
 
 

@@ -11,6 +11,8 @@ from waiting import until
 
 from segstore import errors
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 def moved(store: Any) -> None:
     until(lambda: store.reassignments() == {})

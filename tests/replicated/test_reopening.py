@@ -21,6 +21,8 @@ import segstore
 from segstore import errors
 from segstore.files import Files
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 def filled(three: Directories, count: int = 30, **config: Any) -> dict[int, bytes | None]:
     """A topic on all directories with records; the store is closed. Returns what is in it."""

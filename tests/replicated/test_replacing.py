@@ -14,6 +14,8 @@ from waiting import until
 import segstore
 from segstore import errors
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 
 def one_failed(three: Directories, who: int = 1) -> tuple[segstore.ReplicatedStore, Writer]:
     """A store whose directory `who` was taken away, with records of before and after."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from groups import Monotonic
 from share_stores import ACCEPT, RELEASE
 
@@ -13,6 +14,8 @@ from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.share import ShareCoordinator
 from segstore.coordinator.share.state_log import StateLog
 from segstore.coordinator.shared import shared
+
+pytestmark = pytest.mark.kind("replicated stores")
 
 
 def test_records_are_acquired_and_acknowledged_on_replicas(tmp_path: Path) -> None:

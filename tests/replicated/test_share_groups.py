@@ -17,6 +17,8 @@ from segstore.coordinator.share.state_log import StateLog
 from segstore.coordinator.shared import shared
 from segstore.errors import RetriableError
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 CONFIG = {"offsets_topic_num_partitions": 1, "share_coordinator_state_topic_num_partitions": 1}
 
 

@@ -17,6 +17,8 @@ from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.state_log import TOPIC, Update
 from segstore.errors import OffsetNotAvailableError, RequestTimedOutError
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 B = StateBatch
 
 

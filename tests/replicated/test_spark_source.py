@@ -34,6 +34,8 @@ from segstore.spark import slices
 from segstore.spark.offsets import EPOCHS
 from segstore.spark.source import BatchReader, StreamReader, reader
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 COLUMNS = schema("topic", "partition", "offset", "value")
 Row = tuple[int, int, bytes | None]
 PARTED = "another way from offset 3 on"

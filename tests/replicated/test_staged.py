@@ -28,6 +28,8 @@ from segstore.storage.inbox.layout import Folder
 from segstore.storage.staging import Staged, Stager, seal
 from segstore.storage.staging.seal import adopt
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 PARTS = (("t", 0), ("t", 1), ("u", 0))
 COMMITTED = {"isolation_level": "read_committed"}
 

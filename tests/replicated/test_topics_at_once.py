@@ -23,6 +23,8 @@ from segstore.replication.quorum_controller import Decision, QuorumController
 from segstore.replication.topic_admin import ReplicatedTopicAdmin
 from segstore.storage.staging import Stager, seal
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 THREADS = 8
 
 

@@ -16,7 +16,7 @@ import segstore
 LATE = {"replica_lag_time_max_ms": 60_000, "broker_session_timeout_ms": 60_000}
 """A directory that hangs stays in the ISR."""
 
-pytestmark = pytest.mark.hangs
+pytestmark = [pytest.mark.hangs, pytest.mark.kind("replicated stores")]
 
 
 class Committing:

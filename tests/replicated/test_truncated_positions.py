@@ -14,6 +14,8 @@ from waiting import until
 import segstore
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 T0 = TopicPartition("t", 0)
 
 

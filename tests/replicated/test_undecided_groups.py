@@ -23,6 +23,8 @@ from segstore.errors import OffsetNotAvailableError, QuorumLostError, RequestTim
 from segstore.replication import store as replicated_store
 from segstore.replication.metadata.image import PartitionKey
 
+pytestmark = pytest.mark.kind("replicated stores")
+
 AT = TopicPartition("t", 0)
 FOR_EVER_MS = 600_000
 OTHER = "other-5"

@@ -21,6 +21,8 @@ from kafka import admin as python_admin
 
 import segstore
 
+pytestmark = pytest.mark.kind("clients on the wire")
+
 SECONDS = 30.0
 
 

@@ -16,6 +16,8 @@ from kafka_python import member
 
 import segstore
 
+pytestmark = pytest.mark.kind("clients on the wire")
+
 SECONDS = 30.0
 VALUES = [b"value %d" % n for n in range(500)]
 

@@ -33,6 +33,7 @@ def test_ranges_are_read(text: str | None, read: Versions) -> None:
     assert versions(text) == read
 
 
+@pytest.mark.kind("programs")
 def test_a_message_is_parsed_when_it_is_asked_for() -> None:
     """A start waits for those of its first requests only."""
     code = """

@@ -22,6 +22,8 @@ from segstore.coordinator.shared import shared
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
 
+pytestmark = pytest.mark.kind("clients on the wire")
+
 SECONDS = 10.0
 """What a request may take. Members get `PATIENCE` to settle: each rebalance waits for the slowest of them."""
 PARTITIONS = 6

@@ -24,7 +24,7 @@ UNUSED = {
     "SASL": [
         f"segstore.server.security.{name}." for name in ("sasl", "scram", "scram_users", "plain", "users")
     ],
-    "promotion": ["segstore.storage.meta.promotion.", "segstore.following."],
+    "promotion": ["segstore.storage.meta.promotion.", "segstore.replica_fetcher."],
     "names that are not ASCII": ["encodings.idna.", "stringprep."],
     "files of systems without memfd_create": ["tempfile.", "shutil.", "lzma.", "bz2."],
     "settings with units": ["fractions.", "decimal."],
@@ -44,6 +44,7 @@ def test_no_module_is_left_out() -> None:
     assert len(HANDLERS) == sum(map(len, MODULES.values()))
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("code", UNUSED)
 def test_a_server_begins_without_the_code_of(code: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", START, str(tmp_path / "store"), *UNUSED[code]]

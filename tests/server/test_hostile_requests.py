@@ -20,6 +20,8 @@ from segstore.protocol.definitions import message
 from segstore.server.apis import Api, served
 from segstore.server.handlers import HANDLERS
 
+pytestmark = pytest.mark.kind("fuzz")
+
 REQUESTS = 4
 """Of each version of each API, of which one has its values and the others are damaged."""
 

@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(900),
+    pytest.mark.kind("Java's clients"),
 ]
 TOOLS = "org.apache.kafka.tools."
 MORE = """\

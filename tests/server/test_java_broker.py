@@ -17,6 +17,7 @@ from segstore.protocol.error_codes import Code
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+    pytest.mark.kind("Java's clients"),
 ]
 ID = b"x" * 16
 Asked = structs("MetadataRequest").MetadataRequestTopic

@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.judge("Java's clients"),
     pytest.mark.skipif(bool(kafka_tools.why_not()), reason=str(kafka_tools.why_not())),
     pytest.mark.skipif(bool(built.missing("javac")), reason=str(built.missing("javac"))),
+    pytest.mark.kind("clients' programs"),
 ]
 
 

@@ -24,6 +24,7 @@ from segstore.protocol.error_codes import Code
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+    pytest.mark.kind("Java's clients"),
 ]
 PARTITIONS = 6
 TRANSACTIONS = "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"

@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.judge("Kafka Connect"),
     pytest.mark.skipif(bool(kafka_tools.why_not()), reason=str(kafka_tools.why_not())),
     pytest.mark.parametrize("name", SERVERS),
+    pytest.mark.kind("Java's clients"),
 ]
 TOPIC = "lines"
 CLEANED_SOON = {"log.cleaner.backoff.ms": 500}

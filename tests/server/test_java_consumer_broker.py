@@ -23,6 +23,7 @@ from segstore.protocol.error_codes import Code
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+    pytest.mark.kind("Java's clients"),
 ]
 New = structs("CreateTopicsRequest").CreatableTopic
 Owned = structs("ConsumerGroupHeartbeatRequest").TopicPartitions

@@ -22,6 +22,7 @@ from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 pytestmark = [
     pytest.mark.judge("Kafka's console tools"),
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+    pytest.mark.kind("Java's clients"),
 ]
 TOOLS = "org.apache.kafka.tools."
 GROUPS = f"{TOOLS}consumer.group.ConsumerGroupCommand"

@@ -15,6 +15,7 @@ from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 pytestmark = [
     pytest.mark.judge("Kafka's console tools"),
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+    pytest.mark.kind("Java's clients"),
 ]
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"

@@ -23,6 +23,7 @@ from segstore.protocol.error_codes import Code
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+    pytest.mark.kind("Java's clients"),
 ]
 PARTITIONS = 12
 """So many that up to four members have as many each."""

@@ -15,6 +15,7 @@ from waiting import PATIENCE, until
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(bool(kafka_tools.why_not()), reason=str(kafka_tools.why_not())),
+    pytest.mark.kind("Java's clients"),
 ]
 FENCED = (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
 

@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
     pytest.mark.skipif(bool(built.missing("javac")), reason=str(built.missing("javac"))),
     pytest.mark.timeout(600),
+    pytest.mark.kind("Java's clients"),
 ]
 SHORTEST_LOCK = "group.share.min.record.lock.duration.ms"
 MORE = f"""\

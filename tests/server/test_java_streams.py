@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.judge("Kafka Streams"),
     pytest.mark.skipif(bool(kafka_tools.why_not()), reason=str(kafka_tools.why_not())),
     pytest.mark.skipif(bool(built.missing("javac")), reason=str(built.missing("javac"))),
+    pytest.mark.kind("Java's clients"),
 ]
 APPLICATION = "word-count"
 INTERNAL = (f"{APPLICATION}-words-repartition", f"{APPLICATION}-counted-changelog")

@@ -18,6 +18,7 @@ from segstore.coordinator.quotas.quotas import quotas
 pytestmark = [
     pytest.mark.judge("Kafka's console tools"),
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+    pytest.mark.kind("Java's clients"),
 ]
 TOOLS = "org.apache.kafka.tools."
 CONFIGS = "org.apache.kafka.tools.ConfigCommand"

@@ -23,6 +23,7 @@ from transaction_table import EXPECTED, EXPIRED, FORGOTTEN
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+    pytest.mark.kind("Java's clients"),
 ]
 MORE = """\
 transaction.state.log.replication.factor=1

@@ -69,7 +69,7 @@ def test_null_is_all_and_empty_is_none_but_in_version_0(store: segstore.Store, v
         assert brief(call(node, Api.METADATA, version, topics=None).topics) == everything
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("version", versions(Api.METADATA))
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("allowed", [True, False])

@@ -16,6 +16,8 @@ from kafka.protocol.api_message import ApiMessage
 
 from segstore.protocol.definitions import messages, snake_case
 
+pytestmark = pytest.mark.kind("other codecs")
+
 GROUPS = ("admin", "consumer", "metadata", "producer", "sasl")
 NAMES = sorted({name for name, _ in CASES if messages()[name].kind in ("request", "response")})
 UNKNOWN_THERE = {

@@ -16,6 +16,8 @@ from waiting import PATIENCE
 
 import segstore
 
+pytestmark = pytest.mark.kind("clients of other languages")
+
 ATTRIBUTES_AT = 21  # in a record batch
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

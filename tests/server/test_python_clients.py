@@ -12,6 +12,8 @@ from scenario import hold
 
 import segstore
 
+pytestmark = pytest.mark.kind("clients' programs")
+
 PROGRAMS = {module.NAME: module for module in (with_aiokafka, with_kafka_python)}
 
 

@@ -23,8 +23,8 @@ from sent import of_values
 from serving import HEARTBEAT, Parked, answer, connections, heartbeat, serving, told_by, within
 from session_twins import Client
 from share_members import TERMS
-from test_repeated_replica_fetch import primary as store_primary
-from test_repeated_replica_fetch import registered
+from test_learned_standby_fetch import primary as store_primary
+from test_learned_standby_fetch import registered
 from test_sasl import SASL, begun, plain, said
 from test_tls import context
 from waiting import PATIENCE, until
@@ -35,9 +35,9 @@ from segstore._native._counts import seg_count
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.server.apis import Api
-from segstore.server.handlers.repeated_fetch import RepeatedFetch
-from segstore.server.handlers.repeated_produce import AT_ONCE, RepeatedProduce
-from segstore.server.handlers.standing_fetch import Spot, StandingFetch
+from segstore.server.learned.fetch import LearnedFetch
+from segstore.server.learned.produce import AT_ONCE, LearnedProduce
+from segstore.server.learned.standing_fetch import Spot, StandingFetch
 from segstore.server.network.request_metrics import BOUNDS, ApiMetrics
 from segstore.storage.store.stats import prometheus_family
 
@@ -131,7 +131,7 @@ def produced_in_a_worker(store: segstore.Store, server: segstore.Server, wire: W
 
 
 def produced_pipelined(store: segstore.Store, server: segstore.Server, wire: WireClient) -> tuple[str, int]:
-    """By the handler, then by `RepeatedProduce` from what was read before."""
+    """By the handler, then by `LearnedProduce` from what was read before."""
     wire.socket.sendall(produce(("t", 0, of_values([b"x"]))) * 200)
     for _ in range(200):
         wire.receive_bytes()
@@ -154,7 +154,7 @@ def fetched(store: segstore.Store, server: segstore.Server, wire: WireClient) ->
 
 
 def fetched_from_files(store: segstore.Store, server: segstore.Server, wire: WireClient) -> tuple[str, int]:
-    """By `RepeatedFetch`, more than is copied."""
+    """By `LearnedFetch`, more than is copied."""
     exchange(wire, *[made(store, offset=offset) for offset in (0, 1, 2, 3, 0, 3)])
     return "Fetch", 6
 
@@ -250,7 +250,7 @@ def test_bytes_over_tls_are_those_before_it(name: str, filled: segstore.Store, t
 def test_requests_that_c_answers_are_counted(
     filled: segstore.Store, server: segstore.Server, wire: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_c = told_by(RepeatedProduce, monkeypatch), told_by(RepeatedFetch, monkeypatch)
+    by_c = told_by(LearnedProduce, monkeypatch), told_by(LearnedFetch, monkeypatch)
     produced(filled, server, wire)
     fetched(filled, server, wire)
     assert all(sum(seen) >= 5 for seen in by_c)
@@ -284,7 +284,7 @@ def test_the_rest_of_an_answer_that_c_has_begun_is_counted(
     exchange(wire, *[data] * 3)
     requests, received, sent = counted(server, "Fetch")
     (connection,) = connections(server)
-    repeat: Any = connection.repeat
+    repeat: Any = connection.learned
     answer = struct.pack(">i", 8 << 20) + bytes(8 << 20)  # more than sockets take at once
     repeat.receive = lambda sock, memory: (len(os.read(sock, 1 << 16)), (bytearray(answer[7:]), []), 7)
     wire.socket.sendall(data)

@@ -26,6 +26,8 @@ from kafka_python import member
 
 import segstore
 
+pytestmark = pytest.mark.kind("clients on the wire")
+
 SECONDS = 60.0
 VALUES = [b"value %d" % n for n in range(200)]
 USERS = {"alice": "alice's secret, 'quoted'"}

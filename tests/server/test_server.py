@@ -494,6 +494,7 @@ def events() -> list[str]:
     return [path for path in descriptors() if "event" in path]
 
 
+@pytest.mark.kind("programs")
 def test_a_fork_leaves_the_parents_connections_alone(store: segstore.Store) -> None:
     before = events()  # those that other clients in this process have left
     with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:

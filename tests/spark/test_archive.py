@@ -37,6 +37,8 @@ from segstore.spark.source import FilteringReader, StreamReader, arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.kind("Spark")
+
 LEVELS = ("read_uncommitted", "read_committed")
 COLUMNS = types.StructType().add("topic", types.StringType()).add("offset", types.LongType())
 COLUMNS = COLUMNS.add("value", types.BinaryType()).add("timestamp", types.TimestampType())

@@ -22,7 +22,7 @@ pytest.importorskip("s3_server")
 from s3_server import s3_bucket as s3_bucket
 from s3_server import s3_server as s3_server
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark programs")]
 RECORDS, RANGES = 20_000, 8
 PROGRAM = """
 import json, os, sys

@@ -20,7 +20,7 @@ from segstore.spark.checkpointing import Checkpoints
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark")]
 
 STATE = "spark.sql.streaming.stateStore"
 PROVIDER = "org.apache.spark.sql.execution.streaming.state."

@@ -21,7 +21,7 @@ from segstore.demo.drivers import last_batch, session_members
 from segstore.demo.flights import load
 from segstore.spark.java import find_java
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark programs")]
 
 FEW = 5000
 DRIVER = re.compile(r"the (?:first|second) driver, process (\d+), starts")

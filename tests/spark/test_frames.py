@@ -15,7 +15,7 @@ from segstore.spark.frames import parts_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark")]
 
 TYPES = """
     select id, cast(id as byte) b, id % 2 = 0 flag, id / 3 half, cast(id as decimal(20, 3)) money,

@@ -28,7 +28,7 @@ from segstore.storage.log.transaction_markers import end_transaction
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark")]
 DAY_MS = 86_400_000
 
 

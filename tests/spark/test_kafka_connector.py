@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.judge("spark"),
     pytest.mark.skipif(bool(kafka_tools.why_not()), reason=str(kafka_tools.why_not())),
+    pytest.mark.kind("Spark programs"),
 ]
 
 
 @pytest.fixture(scope="module")
 def connected(spark: SparkSession) -> SparkSession:
     """The session, with the connector's jars."""
-    for jar in kafka_tools.classpath(SUPPORT / "spark_kafka" / "pom.xml").split(":"):
+    for jar in kafka_tools.classpath(SUPPORT / "kafka" / "spark_kafka" / "pom.xml").split(":"):
         spark.sql(f"ADD JAR '{jar}'")
     return spark
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark programs")]
 
 OF_SPARK, ADOPTING, OF_DRIVER = 37, 10, 3
 """Rounds: 50 together, if none is left out."""

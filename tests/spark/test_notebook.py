@@ -12,7 +12,7 @@ from clones import clone, executed, shown
 import segstore
 from segstore.errors import SegstoreError
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark programs")]
 
 SMALL = {
     "SEGSTORE_NOTEBOOK_BATCHES": "8",

@@ -10,7 +10,7 @@ from partitions import GOLDEN, read_expected
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark")]
 
 OLD = GOLDEN / "old"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark")]
 
 
 def test_a_directory_is_read_beside_its_writer(spark: SparkSession, tmp_path: Path) -> None:

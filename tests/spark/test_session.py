@@ -24,6 +24,8 @@ from segstore.spark.java import Java, find_java, look_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.kind("Spark")
+
 RELEASE = 'IMPLEMENTOR="X"\nJAVA_VERSION="{}"\nMODULES="java.base java.sql"\n'
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark")]
 
 
 def write(frame: DataFrame, path: Path | str, **options: Any) -> None:

@@ -24,6 +24,8 @@ from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.spark.sink import BatchWriter, StagedMessage, StreamWriter
 
+pytestmark = pytest.mark.kind("kills")
+
 TASKS = 2
 ROWS = 30
 

@@ -160,6 +160,7 @@ def test_a_directory_without_topics(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.kind("programs")
 def test_a_store_that_a_broker_has_locked(store: Path) -> None:
     """Java's lock is one of the process, as `lockf`; segstore's own is of the open file."""
     (locked, tell_locked), (over, tell_over) = os.pipe(), os.pipe()

@@ -20,7 +20,7 @@ from segstore.spark import checkpoints
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark")]
 
 
 def fill(path: Path, first: int, count: int = 5) -> None:

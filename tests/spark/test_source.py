@@ -20,7 +20,7 @@ from segstore.records import CODECS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark")]
 SETTING = "spark.sql.python.filterPushdown.enabled"
 
 

@@ -143,7 +143,7 @@ def everything(root: Path) -> list[tuple[str, int, int, int]]:
     return found
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @settings(max_examples=150)
 @given(filters=st.lists(some_filter(), max_size=4))
 def test_filters_leave_what_spark_would(

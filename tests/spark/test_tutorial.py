@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import segstore
 
-pytestmark = pytest.mark.judge("spark")
+pytestmark = [pytest.mark.judge("spark"), pytest.mark.kind("Spark programs")]
 
 
 def test_the_tutorial_works_when_it_is_followed(tmp_path: Path) -> None:

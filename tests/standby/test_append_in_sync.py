@@ -17,8 +17,10 @@ from mirrors import stored
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.following import fetcher as module
-from segstore.following.repeated_fetch import RepeatedFetch
+from segstore.replica_fetcher import fetcher as module
+from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
+
+pytestmark = pytest.mark.kind("mirrors")
 
 TIMES, TURNS = 10, 10
 MOST = {"MainThread": 22, "segstore-server": 110, "segstore-fetcher": 44}

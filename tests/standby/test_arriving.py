@@ -17,8 +17,10 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.errors import StoreClosedError
-from segstore.following.repeated_fetch import RepeatedFetch
+from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
 from segstore.testing import Broker
+
+pytestmark = pytest.mark.kind("mirrors")
 
 LIMIT = PATIENCE * 1000
 LONG = 3_000_000

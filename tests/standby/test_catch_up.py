@@ -15,10 +15,12 @@ from mirrors import stored
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.following import running
-from segstore.following.repeated_fetch import RepeatedFetch
+from segstore.replica_fetcher import running
+from segstore.replica_fetcher.repeated_fetch import RepeatedFetch
 from segstore.server.apis import Api
 from segstore.testing import Broker
+
+pytestmark = pytest.mark.kind("mirrors")
 
 LIMIT = PATIENCE * 1000
 MIB = 1 << 20

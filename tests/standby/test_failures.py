@@ -21,6 +21,8 @@ from segstore.coordinator.transaction.markers import MarkerWriter
 from segstore.errors import DuplicateSequenceError, OutOfOrderSequenceError, StorageError
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 LIMIT = PATIENCE * 1000
 QUICK = {
     "metadata.max.age.ms": 50,

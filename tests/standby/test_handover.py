@@ -12,13 +12,15 @@ from waiting import PATIENCE
 
 import segstore
 from segstore.errors import BrokerError, UnusableAnswerError
-from segstore.following.compared_fetch import ComparedFetch
-from segstore.following.followed_log import FollowedLog
-from segstore.following.primary import PrimaryClient
 from segstore.integers import INT32_MAX
 from segstore.protocol.error_codes import Code
+from segstore.replica_fetcher.compared_fetch import ComparedFetch
+from segstore.replica_fetcher.followed_log import FollowedLog
+from segstore.replica_fetcher.primary import PrimaryClient
 from segstore.testing import Broker
 from segstore.wire.cluster import Cluster
+
+pytestmark = pytest.mark.kind("mirrors")
 
 LIMIT = PATIENCE * 1000
 QUICK = {"metadata.max.age.ms": 50, "fetch.max.wait.ms": 50, "reconnect.backoff.ms": 5}

@@ -13,8 +13,10 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
-from segstore.following.running import Following
+from segstore.replica_fetcher.running import Following
 from segstore.testing import Broker
+
+pytestmark = pytest.mark.kind("mirrors")
 
 QUICK = {
     "metadata.max.age.ms": 50,

@@ -16,8 +16,10 @@ import segstore
 from segstore.coordinator.shared import shared
 from segstore.errors import ConfigError, DemotedError
 from segstore.files import Files
-from segstore.following.announcing import Announcer
+from segstore.replica_fetcher.new_leader_notice import Announcer
 from segstore.storage.meta.promotion import PROMOTION
+
+pytestmark = pytest.mark.kind("mirrors")
 
 LIMIT = PATIENCE * 1000
 QUICK = {"metadata.max.age.ms": 50, "fetch.max.wait.ms": 50, "retry.backoff.ms": 5}

@@ -30,6 +30,8 @@ from segstore.storage.store.primary import Primary
 from segstore.testing import Broker
 from segstore.wire.cluster import Cluster
 
+pytestmark = pytest.mark.kind("mirrors")
+
 QUICK = {
     "metadata.max.age.ms": 50,
     "fetch.max.wait.ms": 50,

@@ -12,6 +12,8 @@ from waiting import PATIENCE, until
 import segstore
 from segstore.testing import Broker
 
+pytestmark = pytest.mark.kind("mirrors")
+
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 N, MORE = 3_000, 500
 QUICK = {"metadata.max.age.ms": 50, "fetch.max.wait.ms": 50, "retry.backoff.ms": 5}

@@ -20,6 +20,8 @@ from segstore.integers import INT32_MAX
 from segstore.storage.meta.fence import FENCE, Fence
 from segstore.storage.meta.standby_registration import REGISTRATION
 
+pytestmark = pytest.mark.kind("mirrors")
+
 STANDBY = "A" * 22
 
 

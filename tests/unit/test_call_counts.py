@@ -13,7 +13,7 @@ import pytest
 
 import segstore
 from segstore import TopicPartition
-from segstore.storage.meta.followed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import FollowedEnds
 
 
 @pytest.fixture

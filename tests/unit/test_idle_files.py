@@ -91,11 +91,13 @@ def with_none_left(place: Path, kept: int, call: Call) -> None:
     call(place)
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("case", CALLS)
 def test_files_of_pools_make_room(tmp_path: Path, case: str) -> None:
     assert in_child(lambda _: with_none_left(tmp_path, KEPT, CALLS[case])) == (0, [])
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("case", CALLS)
 def test_without_such_files_it_is_the_system_s_error(tmp_path: Path, case: str) -> None:
     def run(_: object) -> None:
@@ -147,6 +149,7 @@ def test_a_pool_that_another_thread_makes_smaller_has_files_all_the_same(tmp_pat
     assert pool.close_some()
 
 
+@pytest.mark.kind("kills")
 def test_a_child_closes_none_of_its_parent_s(tmp_path: Path) -> None:
     """A thread of the parent's may have held the lock of the pool at the fork."""
     pool = HandlePool(FILES, 1)

@@ -18,6 +18,8 @@ from places import REPOSITORY
 import segstore
 from segstore.storage.store.sweeper import Swept
 
+pytestmark = pytest.mark.kind("programs")
+
 PACKAGES = Path(np.__file__).parents[1]
 EAGER = {
     "segstore",
@@ -127,7 +129,7 @@ with segstore.open(sys.argv[1]) as store, segstore.serve(store, port=0):
 """
     begun, found = (set(line.split()) for line in python(f"import segstore\n{served}", tmp_path).splitlines())
     assert "segstore.server.handlers.metadata" in found - begun
-    assert not {"segstore.replication.store", "segstore.replication.side", "ssl"} & found
+    assert not {"segstore.replication.store", "segstore.replication.replicated_writer", "ssl"} & found
 
 
 ENGINE_MODULES = {
@@ -174,7 +176,7 @@ def test_the_help_of_no_command_brings_the_engine() -> None:
     """Nor what prints tables, nor a module that another command needs."""
     code = """
 import contextlib, io
-from segstore.cli.app import COMMANDS, Listed, commands
+from segstore.cli.app import COMMANDS, ListedCommand, commands
 
 def helps(path, command):
     yield path
@@ -183,7 +185,7 @@ def helps(path, command):
 
 brought = []
 for name in COMMANDS:
-    for path in helps([name], Listed(name).itself()):
+    for path in helps([name], ListedCommand(name).itself()):
         with contextlib.redirect_stdout(io.StringIO()) as shown:
             commands.main([*path, "--help"], prog_name="segstore", standalone_mode=False)
         assert shown.getvalue().startswith(f"Usage: segstore {' '.join(path)}"), path

@@ -197,6 +197,7 @@ print(cycles)
 """
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("how", ["append", "batches", "producer"])
 def test_a_refused_write_kept_in_a_cycle_does_not_end_the_process(store_dir: Path, how: str) -> None:
     command = [sys.executable, "-X", "faulthandler", "-c", FILLED, str(store_dir), how]

@@ -201,6 +201,7 @@ def test_a_full_disk_that_is_logged_into_the_store_that_is_full(
     assert "No space left on device" in capfd.readouterr().err
 
 
+@pytest.mark.kind("programs")
 def test_what_is_told_at_the_end_of_the_interpreter_reaches_the_handlers() -> None:
     code = (
         "import logging\nfrom segstore.logger import Logger\nfrom segstore.mutex import Mutex\n"
@@ -213,6 +214,7 @@ def test_what_is_told_at_the_end_of_the_interpreter_reaches_the_handlers() -> No
     assert run.stderr.splitlines() == [f"segstore number {n}" for n in range(100)]
 
 
+@pytest.mark.kind("programs")
 def test_a_child_does_not_tell_what_its_parent_has_to(store_dir: Path) -> None:
     seen: list[int] = []
     gate = threading.Event()

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from segstore.threads import LiveSet
 
 
@@ -69,6 +71,7 @@ last = Last(worker, IllegalStateError)
 """
 
 
+@pytest.mark.kind("programs")
 def test_a_finalizer_does_not_wait_for_work_of_a_thread_that_the_interpreter_has_stopped() -> None:
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

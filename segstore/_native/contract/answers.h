@@ -7,7 +7,7 @@
  *
  * State is in structs and mappings that the caller owns and passes, and lives as long as they do: the end of a log
  * (log.h), published ends (ends.h), a reader's last read (segment.h). C allocates only threads of directories and their
- * jobs (threads.h) and tables of producers (producers.h), and maps windows (transfer.h) and rings (zerocopy.h): the
+ * jobs (threads.h) and tables of producers (producers.h), and maps windows (transfer.h): the
  * caller frees each by the function declared beside it. Only seg_write_again (share_sync.h) frees its memory itself.
  * The library keeps a table of found stretches (transfer.c), a lock of publishers and a count of wakes (ends.c), and
  * the CRC and decoder functions for this processor. The head of each C file says which threads may call it at once.

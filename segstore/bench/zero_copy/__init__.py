@@ -5,7 +5,7 @@ measures; the receiver is a process of its own.
 
 `plan` says what is measured and writes the logs; `receivers` has the sinks, `drain` the receiver's process;
 `machine_state` chooses the cores and empties the page cache; `measure` has the contenders, one run, and all
-passes; `exhibits` has the senders that `log.transfer` does not have; `counted_files` and `syscalls` count
+passes; `contenders` has the senders that `log.transfer` does not have; `counted_files` and `syscalls` count
 system calls; `report` makes results, tables and pictures; `claims` and `copies` say what the results mean;
 `run` does all of it. docs/zero-copy.md is for readers of the results.
 """

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lib
-from segstore.bench.zero_copy.exhibits import ErrorQueueNotices, ExhibitFiles
+from segstore.bench.zero_copy.contenders import ErrorQueueNotices, ExhibitFiles
 from segstore.files import Handle
 from segstore.sending import SentFile, SinkInfo, sent
 

@@ -23,7 +23,7 @@ import numpy as np
 from segstore.bench.figures import Figure
 from segstore.bench.results import Progress
 from segstore.bench.zero_copy import machine_state
-from segstore.bench.zero_copy.exhibits import ALL_METHODS, EXHIBITS, ExhibitFiles, send_log
+from segstore.bench.zero_copy.contenders import ALL_METHODS, EXHIBITS, ExhibitFiles, send_log
 from segstore.bench.zero_copy.plan import (
     BARE,
     LOG,

@@ -4,7 +4,7 @@ that it needs.
 On disk: `layout` writes a store. Threads: any; one writes.
 
 A cell is one way to send `size` bytes at a time to one sink. "log" is `PartitionLog.transfer` as users call
-it, or the same with one of the `exhibits`; "bare" is only the method's system calls, over and over, once it
+it, or the same with one of the `contenders`; "bare" is only the method's system calls, over and over, once it
 is known where the bytes lie. Only "log" is measured cold too.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 from segstore.bench.choices import CACHES, MIB, SINKS, TRANSFER_RUNS
 from segstore.bench.choices import KIB as KIB
 from segstore.bench.choices import SIZES as SIZES
-from segstore.bench.zero_copy.exhibits import ALL_METHODS
+from segstore.bench.zero_copy.contenders import ALL_METHODS
 from segstore.coordinator.open import open as open_store
 from segstore.storage.store.store import Store
 

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from segstore.bench.results import Progress, Results
 from segstore.bench.zero_copy import measure, report, syscalls
 from segstore.bench.zero_copy import plan as layout
+from segstore.bench.zero_copy.contenders import ExhibitFiles
 from segstore.bench.zero_copy.counted_files import CountedFiles
-from segstore.bench.zero_copy.exhibits import ExhibitFiles
 from segstore.bench.zero_copy.machine_state import apart
 from segstore.bench.zero_copy.measure import Contenders, MeasuredGroup, names, unavailable, undisturbed
 from segstore.bench.zero_copy.plan import KIB, LOG, Contender, ContenderGroup, MeasurementPlan

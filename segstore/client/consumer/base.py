@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from segstore.client.consumer.classic_member import ClassicSubscription
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.fetcher import Fetcher, Iteration
-from segstore.client.consumer.following import Tailing
 from segstore.client.consumer.metrics import ConsumerInterceptors, ConsumerMetrics, NoMetrics
 from segstore.client.consumer.no_group import Coordination, ManualSubscription
 from segstore.client.consumer.positions import Lookups, Positions
 from segstore.client.consumer.subscription import Subscription
+from segstore.client.consumer.tailing import Tailing
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
 from segstore.errors import (
     ClientClosedError,

@@ -19,10 +19,10 @@ from segstore.client.consumer.base import alone
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.ending import ConsumerEnding
 from segstore.client.consumer.fetcher import FetchedRecords
-from segstore.client.consumer.following import given_of
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seek_and_commit import Assigning, Committing, Seeking
+from segstore.client.consumer.tailing import given_of
 from segstore.config import arguments
 from segstore.config.options import shown
 from segstore.coordinator.retriable import LOADING, back_off

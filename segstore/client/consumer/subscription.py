@@ -80,7 +80,7 @@ class TopicPartitionState:
 class SubscriptionPattern:
     """A regular expression in RE2's syntax, which a consumer group's coordinator matches with the whole names
     of topics (Kafka: SubscriptionPattern, KIP-848); for `Consumer.subscribe(pattern=...)` with
-    group_protocol="consumer".
+    group_protocol="consumer". Flags, counted repeats and named classes need the package google-re2.
     """
 
     pattern: str

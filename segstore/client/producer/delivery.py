@@ -39,7 +39,7 @@ from segstore.records import HEADER_SIZE, Template
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import Appended, append_batches, append_record
 from segstore.storage.log.append_pieces import NOTHING, PIECE_BYTES, Pieces, append_pieces
-from segstore.storage.told import ReportedFailures
+from segstore.storage.reported_failures import ReportedFailures
 
 if TYPE_CHECKING:
     from segstore.storage.store.partition_log import PartitionLog

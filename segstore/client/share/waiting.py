@@ -17,7 +17,7 @@ from segstore.coordinator.share.waiters import ShareWaiter
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import SegstoreError
 from segstore.mutex import calls_out
-from segstore.storage.meta.followed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import FollowedEnds
 from segstore.storage.store.store import Store
 
 _MOST = 86_400.0  # seconds

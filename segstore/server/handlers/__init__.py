@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Any
 
 from segstore.server.apis import Api
+from segstore.server.authorization.judged import judged
 from segstore.server.demoted import REFUSED_BY_DEMOTED
 from segstore.server.error_answers import error_answer
-from segstore.server.judging.judged import judged
 from segstore.server.request import Handler, Request
 
 MODULES: dict[str, tuple[Api, ...]] = {

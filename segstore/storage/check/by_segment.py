@@ -1,8 +1,8 @@
 """Checks the segments of a store one by one, also in other processes and on other machines.
 
-On disk files are only read. Threads: any; values and functions without state. `parts` says what there is to
-check, `check_part` checks one segment, and `check_rest` does the rest, which lies between segments and needs
-none of their records. A segment that has changed since `parts` is checked again there.
+On disk files are only read. Threads: any; values and functions without state. `parts` lists the segments,
+`check_part` checks one segment, and `check_rest` does the checks between segments, which need none of their
+records. A segment that has changed since `parts` is checked again there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HANDLES = 16
 
 
 class SegmentToCheck(NamedTuple):
-    """A segment to check: see SegmentCheck."""
+    """A segment to check, with the fields of a `SegmentCheck`."""
 
     directory: str
     base_offset: int
@@ -49,7 +49,7 @@ class SegmentToCheck(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The result of a segment's check: see SegmentCheck."""
+    """The result of a segment's check, with the fields of a `SegmentCheck`."""
 
     part: SegmentToCheck
     findings: tuple[Finding, ...]
@@ -68,7 +68,7 @@ class Checked(NamedTuple):
 
 def parts(path: str | os.PathLike[str]) -> list[SegmentToCheck]:
     """Return every segment of a store, except in partitions that can't be read, which `check_rest` reports.
-    Raises StorageError where there is no store.
+    Raises StorageError if there is no store.
     """
     found: list[SegmentToCheck] = []
     with store_module.open(path, mode="r") as store:
@@ -86,7 +86,7 @@ def parts(path: str | os.PathLike[str]) -> list[SegmentToCheck]:
 
 
 def check_part(part: SegmentToCheck, files: Files | None = None) -> Checked | None:
-    """Check a segment; None where it is gone by now."""
+    """Check a segment; None if it was removed."""
     files = files or Files()
     segment = Segment(
         HandlePool(files, _HANDLES),
@@ -115,11 +115,11 @@ def check_rest(
     checked: Mapping[SegmentToCheck, Checked],
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
-    """Return the findings of `check`, with the segments' results given."""
+    """Return the findings of `check`, with the results of the segments in `checked`."""
 
     def look(one: SegmentCheck) -> Iterator[Finding]:
         known = checked.get(SegmentToCheck.of(one))
-        # In a store in use a finding may come from a change meanwhile.
+        # In a store in use a finding may come from a concurrent change, so the segment is checked again.
         fits = known is not None and (one.at_rest or not known.findings)
         return known.tell(one) if known is not None and fits else one.run()
 

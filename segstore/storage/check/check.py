@@ -1,8 +1,8 @@
 """`check`: every invariant of a store's bytes, indexes, checkpoints and names, on a store at rest or in use.
 
 On disk files are only read. Threads and processes: any; a store that is open elsewhere is checked up to its
-published ends. `segment` checks one segment's files, `transactions` what the log says of producers,
-`partition` what lies between segments; here is what is said of partitions outside of them.
+published ends. `segment` checks one segment's files, `transactions` the producer files against the log,
+`partition` the whole log of a partition; this module checks the root's checkpoints and the published ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.check.small_files import check_small
 from segstore.storage.context import os_errors
 from segstore.storage.finding import Finding
-from segstore.storage.meta.checked_copy import CopyState, path_of, read_copy
+from segstore.storage.meta.checked_copy import CHECKED_COPY, CopyState, read_copy
 from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.directory_safety import check_holds_store
 from segstore.storage.meta.ends_header import look
@@ -33,20 +33,20 @@ from segstore.storage.store import store as store_module
 
 # --- published ---------------------------------------------------------------------------------
 
-# What is said of partitions outside of them is in the root's checkpoints and the published ends.
-# Checkpoints lag behind while a store is in use and after a crash; they must not be ahead of the log, nor
-# ahead of their copy with a checksum. After a clean close by segstore both, and the published ends, have
-# the same numbers.
+# The root's checkpoints and the published ends describe partitions outside of their directories. Checkpoints
+# are older than the log while a store is in use and after a crash; they must not be ahead of the log, nor
+# ahead of their copy with a checksum. After a clean close by segstore checkpoints, copy and published ends
+# have the same numbers.
 
-Said = dict[str, dict[tuple[str, int], int]]
+Checkpoints = dict[str, dict[tuple[str, int], int]]
 CHECKPOINTS = names.OFFSET_CHECKPOINTS
 
 
-def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
-    """Return the root's checkpoints by file and partition; an empty one for a file that can't be read, with a
-    finding.
+def read_checkpoints(files: Files, root: str) -> tuple[Checkpoints, list[Finding]]:
+    """Return the root's checkpoints by file and partition; an empty dict for a file that can't be read, with
+    a finding.
     """
-    said: Said = {}
+    said: Checkpoints = {}
     findings = []
     for name in CHECKPOINTS:
         path = os.path.join(root, name)
@@ -58,14 +58,16 @@ def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
     return said, findings
 
 
-def check_published(files: Files, root: str, checked: list[PartitionCheck], said: Said) -> Iterator[Finding]:
+def check_published(
+    files: Files, root: str, checked: list[PartitionCheck], said: Checkpoints
+) -> Iterator[Finding]:
     """Yield the findings on checkpoints and published ends of a store at rest."""
-    told = set()
+    reported = set()
     for one in checked:
         for name in CHECKPOINTS:
             offset = said[name].get(one.key, 0)
             if offset > one.end_offset:
-                told.add((name, one.key))
+                reported.add((name, one.key))
                 message = f"{one.name}: {offset} is not in the log, which ends at {one.end_offset}"
                 yield Finding(os.path.join(root, name), None, offset, message)
     marker, ends = read_marker(files, root), None
@@ -79,7 +81,7 @@ def check_published(files: Files, root: str, checked: list[PartitionCheck], said
     if marker == 0 and files.exists(path):
         message = "holds no number: an open for writing takes it for an unclean shutdown"
         yield Finding(os.path.join(root, names.CLEAN_SHUTDOWN), None, None, message)
-    yield from _check_copy(files, root, said, marker, ends, told)
+    yield from _check_copy(files, root, said, marker, ends, reported)
     if ends is None or not marker or nonce != marker:
         return
     if ends.cut_short:
@@ -106,15 +108,15 @@ def _check_form(files: Files, path: str, ends: EndsReader | None) -> Iterator[Fi
 def _check_copy(
     files: Files,
     root: str,
-    said: Said,
+    said: Checkpoints,
     marker: int | None,
     ends: EndsReader | None,
-    told: set[tuple[str, tuple[str, int]]],
+    reported: set[tuple[str, tuple[str, int]]],
 ) -> Iterator[Finding]:
-    """Yield the findings on the checkpoints by their copy with a checksum, without the lines that `told`
-    has.
+    """Yield the findings on the checkpoints by their copy with a checksum, except for the lines in
+    `reported`, which have findings already.
     """
-    path, nonce = path_of(root), None if ends is None else ends.nonce
+    path, nonce = CHECKED_COPY.path(root), None if ends is None else ends.nonce
     copy, damage = read_copy(files, root)
     if damage:
         yield Finding(path, None, None, damage)
@@ -125,9 +127,9 @@ def _check_copy(
         return
     for name, lines in copy.offsets.items():
         text = said[name]
-        # Without a clean close, the text may be behind its copy.
+        # Without a clean close, the text may be older than its copy.
         keys = {key for key in lines.keys() | text.keys() if marker or text.get(key, 0) > lines.get(key, 0)}
-        keys -= {key for file, key in told if file == name}
+        keys -= {key for file, key in reported if file == name}
         shown, counts = ({k: held[k] for k in keys & held.keys()} for held in (text, lines))
         for message in differences(shown, counts):
             yield Finding(os.path.join(root, name), None, None, message)
@@ -139,12 +141,12 @@ def _makes_copies(files: Files, root: str) -> bool:
     return header is not None and header.checked
 
 
-def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Said) -> Iterator[Finding]:
+def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Checkpoints) -> Iterator[Finding]:
     if ends is None:
         yield Finding(path, None, None, f"{one.name}: its ends are not published")
         return
     latest = None if one.epochs is None else one.epochs.latest
-    # Only in a replica, readers don't see all of the log; then the last stable offset is bounded by that.
+    # Only in a replica the high watermark may be below the end; then it bounds the last stable offset.
     hidden = ends.high_watermark < ends.end
     stable = ends.stable if hidden or one.stable_offset is None else one.stable_offset
     expected = {
@@ -171,7 +173,7 @@ Progress = Callable[[int], None]
 
 
 def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Finding]:
-    """Return what is wrong with a store, one partition after the other; empty where the store is sound.
+    """Return the findings on a store, one partition after the other; an empty list if the store is sound.
 
     `progress` is called with the bytes of each segment that was checked. Raises StorageError if the directory
     is missing, or holds other files and no store.
@@ -180,7 +182,7 @@ def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> 
 
 
 def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | None = None) -> list[Finding]:
-    """Do what `check` does, where `look` checks each segment."""
+    """Check a store as `check` does; `look` checks each segment."""
     with store_module.open(path, mode="r") as store, os_errors():
         files, root = store.context.files, store.path
         check_holds_store(files, root)
@@ -206,7 +208,7 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress, look: L
             if done is not None:
                 checked.append(done)
     if at_rest:
-        # In a store in use the published numbers may have moved since its logs were read.
+        # In a store in use the published numbers may have changed since its logs were read.
         yield from check_published(files, root, checked, said)
         yield from _check_names(files, root)
         yield from check_inbox(files, root)
@@ -231,13 +233,11 @@ def _check_one(
     info: TopicInfo,
     partition: int,
     at_rest: bool,
-    said: Said,
+    said: Checkpoints,
     progress: Progress,
     look: Look,
 ) -> tuple[PartitionCheck | None, list[Finding]]:
-    """Check one partition. In a store in use segments may be removed meanwhile: then the check is
-    repeated.
-    """
+    """Check one partition. If a writer removes segments during the check, it is repeated."""
     key = info.name, partition
     cleaned, log_start = said[names.CLEANER_OFFSETS].get(key), said[names.LOG_STARTS].get(key, 0)
     for left in reversed(range(1 if at_rest else _TRIES)):
@@ -250,7 +250,7 @@ def _check_one(
             gone = findings and not at_rest and _topic_id(store, info.name) != info.topic_id
             return (None, []) if gone else (one, findings)
         except (UnknownTopicOrPartitionError, StoreClosedError) as error:
-            return None, [_unreadable(*key, error)] if at_rest else []  # deleted meanwhile
+            return None, [_unreadable(*key, error)] if at_rest else []  # the partition was deleted
         except (SegstoreError, OSError) as error:
             if not left or not isinstance(error, FileNotFoundError):
                 return None, [_unreadable(*key, error)]
@@ -258,8 +258,8 @@ def _check_one(
 
 
 class CheckedPartition(NamedTuple):
-    """What a check of one partition has found: findings, the base offsets of its segments, and where its log
-    starts and ends by what is there.
+    """The result of a check of one partition: findings, the base offsets of its segments, and the start and
+    end of the log as found in the files.
     """
 
     findings: list[Finding]
@@ -271,8 +271,8 @@ class CheckedPartition(NamedTuple):
 def check_partition(
     path: str, topic: str, partition: int, files: Files, progress: Progress | None = None
 ) -> CheckedPartition | None:
-    """Check one partition of a store that may be in use; None where there is no such partition any more. One
-    that can't be read has a finding, and no segments. Raises StorageError.
+    """Check one partition of a store that may be in use; None if the partition does not exist any more. A
+    partition that can't be read has a finding, and no segments. Raises StorageError.
     """
     with store_module.open(path, mode="r", files=files) as store, os_errors():
         info = store.topics().get(topic)

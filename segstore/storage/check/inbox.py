@@ -1,4 +1,4 @@
-"""Checks the inbox: adoptions that were begun and not finished, files that can't be adopted, left-overs.
+"""Checks the inbox: unfinished adoptions, files that can't be adopted, left-overs.
 
 On disk files are only read. Threads: any.
 """
@@ -27,7 +27,9 @@ _NEXT = "an open for writing"
 
 
 def check_inbox(files: Files, root: str) -> Iterator[Finding]:
-    """Yield the findings on the inbox of a store at rest: in a store in use all of this may be under way."""
+    """Yield the findings on the inbox of a store at rest; in a store in use they could be work
+    in progress.
+    """
     folder = Folder(files, root)
     try:
         yield from _check_intents(folder)
@@ -95,9 +97,7 @@ def _check_sealed(folder: Folder) -> Iterator[Finding]:
 
 
 def _damaged(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
-    """Yield the findings on staged files of existing topics which can't be adopted as they are. Raises
-    OSError.
-    """
+    """Yield the findings on staged files of existing topics that can't be adopted. Raises OSError."""
     topics = TopicFiles(folder.files, folder.root).load()[0]
     for file in manifest.files:
         info, path = topics.get(file.topic), folder.staged(file)

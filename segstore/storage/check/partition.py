@@ -1,4 +1,4 @@
-"""Checks one partition: its segments, and what lies between them. On disk files are only read.
+"""Checks one partition: its segments, and the files and offsets between them. On disk files are only read.
 
 Threads: any.
 """
@@ -26,15 +26,15 @@ from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import scan_directory
 
 HALF_DONE = (names.CLEANED, names.SWAP)
-"""Names that a crash leaves; `.deleted` files only wait for their time, which is no damage."""
+"""Suffixes that a crash leaves; `.deleted` files only wait for their delay, which is no damage."""
 Look = Callable[[SegmentCheck], Iterator[Finding]]
 """Checks one segment, as `SegmentCheck.run`."""
 
 
 class PartitionCheck:
     """The check of one partition, up to the log end offset. After `run`, which is called once, `end_offset`
-    is where the log ends, `stable_offset` Kafka's last stable offset (None where it is not known) and
-    `epochs` the content of the leader epoch file.
+    is the end of the log, `stable_offset` Kafka's last stable offset (None if it is not known) and `epochs`
+    the content of the leader epoch file.
 
     `cleaned` is the cleaner's offset, `log_start` that of the root's checkpoint. `look` checks each segment.
     """
@@ -73,7 +73,7 @@ class PartitionCheck:
 
     @property
     def being_made(self) -> bool:
-        """Return whether a writer has not made the partition's first file yet."""
+        """Return whether the partition has no first file yet, as its writer is making it."""
         view = self._view
         empty = view.start_offset == view.end_offset and not self.at_rest
         return empty and not self._files.exists(view.segments[-1].path)
@@ -111,14 +111,14 @@ class PartitionCheck:
             self.end_offset, cut_short = max(self.end_offset, one.next_offset), one.ends_in_damage
             progress(end)
         if cut_short:
-            # The damaged bytes may have been the log's last batches; the damage was reported.
+            # The damaged bytes, which were reported, may have been the log's last batches.
             self.end_offset = max(self.end_offset, view.end_offset)
         if transactions.known:
             unstable = transactions.state.first_unstable_offset
             self.stable_offset = self.end_offset if unstable is None else max(unstable, view.start_offset)
 
     def segments(self) -> Iterator[SegmentCheck]:
-        """Yield the check of each segment, in order; none of them was run."""
+        """Yield the check of each segment, in order, without running it."""
         view, last = self._view, len(self._view.segments) - 1
         for slot, segment in enumerate(view.segments):
             below = view.end_offset if slot == last else view.bases[slot + 1]
@@ -182,7 +182,7 @@ def _check_metadata_snapshots(
     files: Files, directory: str, view: LogView, at_rest: bool
 ) -> Iterator[Finding]:
     """Yield the findings on the snapshots of the metadata (KIP-630). A live writer may have made or removed
-    some since the log was looked at.
+    some since the log was read.
     """
     bridged = view.start_offset == 0
     for snapshot in list_snapshots(files, directory)[0]:

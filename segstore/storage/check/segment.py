@@ -55,7 +55,7 @@ class SegmentCheck:
         self._lasts: list[int] = []
         self._magics: list[int] = []
         self._stamps: list[int] = []
-        self._of_records: list[int] = []  # -1 where a batch is empty
+        self._of_records: list[int] = []  # -1 for an empty batch
 
     def run(self) -> Iterator[Finding]:
         """Yield the findings on the segment."""
@@ -71,7 +71,7 @@ class SegmentCheck:
         yield from self._check_indexes()
 
     def _seen_end(self, step: ScanStep) -> int:
-        # A batch that only reaches over the edge of a step comes again in the next step.
+        # A step ends at a fixed byte, and a batch that is cut by its end is read again in the next step.
         return self.end if step.position + len(step.data) < self.end else -1
 
     def _damage(self, position: int, status: int) -> Iterator[Finding]:
@@ -115,7 +115,7 @@ class SegmentCheck:
         before = np.concatenate(([self.next_offset], batches["last_offset"][:-1] + 1))
         missing = bases > before
         wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
-        missing &= ~wrappers  # where these begin is not known before they are decompressed
+        missing &= ~wrappers  # the first offset of a wrapper is not known before it is decompressed
         # Compaction, or a repair, has removed records of these batches.
         thinned = (batches["count"] <= batches["last_offset"] - bases) & ~wrappers
         self.gapped |= bool(missing.any() or thinned.any())
@@ -128,7 +128,7 @@ class SegmentCheck:
             yield Finding(self.segment.path, at, first, f"offsets {first} to {last} are missing")
 
     def _check_records(self, step: ScanStep, batches: np.ndarray) -> Iterator[Finding]:
-        for first, last in _apart(batches):
+        for first, last in _decoded_together(batches):
             batch = batches[first:last]
             position, base = int(batch["position"][0]), int(batch["base_offset"][0])
             try:
@@ -136,7 +136,7 @@ class SegmentCheck:
             except CorruptRecordError as error:
                 yield Finding(self.segment.path, error.position, error.offset, error.reason)
                 continue
-            # Where the first wrapper of a step begins is not known.
+            # The first offset of a step's first wrapper is not known.
             below = first > 0 and len(records) and records.offsets[0] < base
             if below or (len(records) and (np.diff(records.offsets) <= 0).any()):
                 yield Finding(self.segment.path, position, base, "offsets of records do not rise")
@@ -150,7 +150,7 @@ class SegmentCheck:
         epochs = self.epochs
         if epochs is None or epochs.latest is None:
             return
-        # Messages of magic 0 and 1 have no epoch, nor have the batches that an upgrade has made of them.
+        # Messages of magic 0 and 1, and batches made of them by an upgrade, have no epoch.
         batches = batches[batches["leader_epoch"] != NO_EPOCH]
         if not len(batches):
             return
@@ -190,7 +190,7 @@ class SegmentCheck:
         if index.damaged and (self.at_rest or not self.active):
             at = index.entries * index.ENTRY.size
             yield Finding(path, at, None, "an entry is out of order or points outside")
-        # Entries can't be checked against batches that are gone; the log's own finding is enough.
+        # If batches are lost, entries can't be checked against them, and the log's own finding is enough.
         if not self.damaged:
             yield from check(index, path)
 
@@ -207,8 +207,8 @@ class SegmentCheck:
                 )
 
     def _ends_at(self, i: int, last: int) -> bool:
-        """Return whether an index entry for batch `i` may have that last offset: of messages of magic 0 and
-        1, one entry stands for all of an append.
+        """Return whether an index entry for batch `i` may have that last offset: for messages of magic 0 and
+        1, one entry stands for a whole append.
         """
         if self._magics[i] == MAGIC:
             return self._lasts[i] == last
@@ -234,8 +234,8 @@ class SegmentCheck:
                     path, slot * 12, last, f"timestamp {stamp} is not the largest up to that offset"
                 )
         whole = not self.active and len(largest) and of_records[-1] >= 0
-        # The entry of a first batch whose timestamp is 0 is all zeros, like unused room in the file: readers
-        # count neither this entry nor those behind it.
+        # The entry of a first batch with timestamp 0 is all zeros, like unused room in the file: readers
+        # ignore this entry and all later ones.
         unseen = not index.entries and whole and self._stamps[0] == 0
         end = index.entry(-1)[0] if index.entries else 0
         if whole and not unseen and end not in (largest[-1], of_records[-1]):
@@ -244,12 +244,12 @@ class SegmentCheck:
             )
 
 
-def _apart(batches: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of the batches that are decoded by themselves: each one of magic 2, each wrapper,
-    and each run of plain messages of magic 0 and 1.
+def _decoded_together(batches: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of the batches that are decoded together: single batches of magic 2, single
+    wrappers, and runs of plain messages of magic 0 and 1.
     """
-    apart = (batches["magic"] == MAGIC) | (batches["attributes"] & CODEC_MASK != 0)
-    bounds = [0, *(np.flatnonzero(apart[1:] | apart[:-1]) + 1).tolist(), len(batches)]
+    single = (batches["magic"] == MAGIC) | (batches["attributes"] & CODEC_MASK != 0)
+    bounds = [0, *(np.flatnonzero(single[1:] | single[:-1]) + 1).tolist(), len(batches)]
     yield from itertools.pairwise(bounds)
 
 

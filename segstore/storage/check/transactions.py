@@ -2,10 +2,10 @@
 
 On disk files are only read. Threads: one.
 
-The log is replayed from its first segment, from the producer state in the snapshot there. Where that is
-missing, or compaction removed batches, the log alone does not show where every transaction began: then an
-entry may say more than the log does, but never less. A transaction of which the log has only its marker needs
-no entry: compaction drops it.
+The log is replayed from its first segment, from the producer state in the snapshot there. If that snapshot is
+missing, or compaction removed batches, the log alone does not show the begin of every transaction: then an
+index may have more entries than the log shows, but never fewer. A transaction with only its marker in the log
+needs no entry: compaction drops it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TransactionCheck:
         self._whole = base_offset == 0
         self._lost = False
         path = os.path.join(directory, names.segment_file(base_offset, names.SNAPSHOT))
-        # A snapshot that can't be read is a finding of its own.
+        # A snapshot that can't be read has a finding of its own.
         with contextlib.suppress(SegstoreError, OSError):
             self.state = ProducerState.load(files.read_file(path), base_offset, path)
             self._whole = True
@@ -61,7 +61,8 @@ class TransactionCheck:
         self._whole &= not one.gapped
         self._lost |= one.damaged
         replayed = self._replay(one)
-        if not self.known:  # compaction may have removed all batches of transactions from before the log
+        # compaction may have removed all batches of transactions that began before the log
+        if not self.known:
             replayed = [txn for txn in replayed if txn.first_offset >= self._base]
         try:
             data = self._files.read_file(path)
@@ -82,39 +83,41 @@ class TransactionCheck:
         yield from self._compare(path, held, replayed, one)
 
     def check_snapshot(self, offset: int) -> Iterator[Finding]:
-        """Yield the findings on the snapshot at `offset`, the end of what was checked last, if there is one.
+        """Yield the findings on the snapshot at `offset`, the end of the last checked segment, if there is
+        one.
 
         Producers may have expired, and come back without their earlier state.
         """
         path = os.path.join(self._directory, names.segment_file(offset, names.SNAPSHOT))
         if not self.known or not self._files.exists(path):
             return
-        # A snapshot that can't be read is reported by the partition's check.
+        # The partition's check reports a snapshot that can't be read.
         with contextlib.suppress(SegstoreError, OSError):
             held = {e.producer_id: e for e in parse_snapshot(self._files.read_file(path), path)}
-            said = {e.producer_id: e for e in self.state.entries()}
+            expected = {e.producer_id: e for e in self.state.entries()}
             missing = set(self.state.ongoing) - set(held)
-            for producer_id in sorted({p for p, e in held.items() if not _fits(e, said.get(p))} | missing):
-                message = f"says {held.get(producer_id)}, but the log {said.get(producer_id)}"
+            for producer_id in sorted(
+                {p for p, e in held.items() if not _fits(e, expected.get(p))} | missing
+            ):
+                message = f"says {held.get(producer_id)}, but the log {expected.get(producer_id)}"
                 yield Finding(path, None, offset, message)
 
     def _replay(self, one: SegmentCheck) -> list[AbortedTxn]:
-        """Return the transactions that the segment's control batches abort. Damage among them is reported
-        with the segment's.
-        """
+        """Return the transactions that the segment's control batches abort."""
         if not one.of_producers or self._lost:
             return []
         try:
             self._look_for_unseen(one)
             found = replay(self.state, one.segment, one.end)
         except SegstoreError:
+            # The segment's check reports the damage.
             self._lost = True
             return []
         return [txn for txn in found if txn.last_offset < one.next_offset]
 
     def _look_for_unseen(self, one: SegmentCheck) -> None:
-        """Note transactions that were open where the log begins, and end before any batch of theirs is
-        met.
+        """Note transactions that were open at the log's beginning, and end without a batch of theirs in the
+        log.
         """
         files, handle = one.segment.pool.files, one.segment.handle
         if not self._begun_before:
@@ -146,12 +149,12 @@ class TransactionCheck:
         return entry.producer_id == txn.producer_id and entry.first_offset <= txn.first_offset
 
 
-def _fits(held: SnapshotEntry, said: SnapshotEntry | None) -> bool:
-    if said is not None and held.coordinator_epoch == NO_EPOCH:
-        said = said._replace(coordinator_epoch=NO_EPOCH)
-    if said is not None and held.last_offset < 0:  # a marker alone came back
-        said = said._replace(last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
-    return held == said
+def _fits(held: SnapshotEntry, expected: SnapshotEntry | None) -> bool:
+    if expected is not None and held.coordinator_epoch == NO_EPOCH:
+        expected = expected._replace(coordinator_epoch=NO_EPOCH)
+    if expected is not None and held.last_offset < 0:  # only a marker is in the log
+        expected = expected._replace(last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
+    return held == expected
 
 
 def _named(txn: AbortedTxn) -> str:

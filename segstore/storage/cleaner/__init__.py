@@ -1,9 +1,11 @@
-"""The log cleaner (org.apache.kafka.storage.internals.log.LogCleaner): of every key the latest value stays.
+"""The log cleaner (org.apache.kafka.storage.internals.log.LogCleaner): it keeps the latest value of every
+key.
 
-Read `cleaner` first; `cleanable` chooses what to compact, `offset_map` has the latest offset of every key,
-`retain` the rules for what else stays, `segment_reader` and `rewrite` read and write segments, `swap` puts
-new ones in place: it has the files and the order of steps. `throttle` holds the rate. `upgrade` writes
-messages of magic 0 and 1 anew by the same means. Threads: one cleaning of a partition at a time.
+Read `cleaner` first; `cleanable` chooses the part to compact, `offset_map` has the latest offset of every
+key, `retain` the rules for batches that stay without regard to keys, `segment_reader` and `rewrite` read and
+write segments, `swap` puts new ones in place: it has the files and the order of steps. `throttle` limits the
+rate. `upgrade` rewrites messages of magic 0 and 1 with the same modules. Threads: one cleaning of a partition
+at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which part of a log may be compacted, and whether it is worth it. On disk only headers are read.
+"""The cleanable part of a log, and whether it is due for compaction. On disk only headers are read.
 
 The rules are Kafka's (org.apache.kafka.storage.internals.log.LogCleanerManager.cleanableOffsets, LogToClean).
 Threads: any; functions of a view.
@@ -22,8 +22,8 @@ class Dirty(NamedTuple):
     """The part of a log that was not compacted yet: offsets `first_dirty` to `until`, which is a segment's
     base offset.
 
-    `bytes` is its size, `ratio` its part of the log up to `until`; `late`: a record has waited longer than
-    max.compaction.lag.ms.
+    `bytes` is its size, `ratio` is `bytes` divided by the size of the log up to `until`; `late`: a record has
+    waited longer than max.compaction.lag.ms.
     """
 
     ratio: float
@@ -34,15 +34,17 @@ class Dirty(NamedTuple):
 
 
 def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty:
-    """Return how dirty a log is, whatever its settings ask for; `bytes` is 0 where nothing can be done.
-    Raises OSError.
+    """Return how dirty a log is, whatever its settings; `bytes` is 0 if no segment can be compacted. Raises
+    OSError.
     """
-    written_still = partition.written_still()  # first: no later one is a sealed segment of the view
+    # The view comes first: a segment that is sealed between the two reads is the view's active one, and is
+    # not compacted. In the other order it would be a sealed one that the list lacks.
     view, config = partition.view, partition.config
+    written_still = partition.written_still()
     first = _first_dirty(view, checkpoint_offset)
     last = _first_uncleanable(view, config, first, now_ms)
-    # Who was within a write to such a segment cuts it by its name, which must be no other file's by then
-    # [A5].
+    # A process that was stopped within a write to such a segment will cut the file by its name, which must
+    # not belong to another file then [A5].
     last = min([last, *(view.slot(base) for base in written_still if base >= view.bases[0])])
     sizes = [s.size for s in view.segments[: last + 1]]
     begin = min(view.slot(first), last)
@@ -54,7 +56,7 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty | None:
-    """Return the part to compact; None where the settings do not ask for it now. Raises OSError.
+    """Return the part to compact; None if the settings do not ask for it now. Raises OSError.
 
     `checkpoint_offset` is the line of cleaner-offset-checkpoint, None without one.
     """
@@ -67,9 +69,8 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
-    """Return the first dirty offset. Where a checkpoint is outside of the log, it belongs to another log, or
-    the log lost its end: all of the log is dirty.
-    """
+    """Return the first dirty offset."""
+    # A checkpoint outside of the log belongs to another log, or the log lost its end: then all is dirty.
     if checkpoint_offset is None or not view.start_offset <= checkpoint_offset <= view.end_offset:
         return view.start_offset
     return checkpoint_offset

@@ -1,7 +1,7 @@
-"""Compacts one partition: of every key the latest value stays, with its offset (Kafka: Cleaner.doClean).
+"""Compacts one partition: it keeps the latest value of every key, with its offset (Kafka: Cleaner.doClean).
 
 On disk the segments from the log's beginning to the end of the dirty part are written anew, group by group.
-Threads: one cleaning of a partition at a time, in the cleaning thread; appends and reads go on meanwhile.
+Threads: one cleaning of a partition at a time, in the cleaning thread; appends and reads go on.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 # --- grouping ----------------------------------------------------------------------------------
 
-# Which neighbouring segments become one (Kafka: Cleaner.groupSegmentsBySize).
+# Neighbouring segments are grouped into one (Kafka: Cleaner.groupSegmentsBySize).
 
 
 def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: int) -> list[list[Segment]]:
-    """Return the segments in order, in groups whose logs and indexes together are no larger than one segment
-    may be.
+    """Return the segments in order, in groups that fit into one segment by the sizes of their logs and
+    indexes.
 
     All segments lie below offset `until`; a group has at most `most` segments, since all their files are open
     at once.
@@ -49,8 +49,8 @@ def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: in
     for segment, end in zip(segments, ends, strict=True):
         sizes = _sizes(segment)
         room = (room[0] - sizes[0], room[1] - sizes[1], room[2] - sizes[2])
-        near = groups and (not segment.size or end - 1 - groups[-1][0].base_offset <= MOST_RELATIVE)
-        if near and min(room) >= 0 and len(groups[-1]) < most:
+        fits_offsets = groups and (not segment.size or end - 1 - groups[-1][0].base_offset <= MOST_RELATIVE)
+        if fits_offsets and min(room) >= 0 and len(groups[-1]) < most:
             groups[-1].append(segment)
             continue
         groups.append([segment])
@@ -78,8 +78,8 @@ def fill(
     chunk: int,
     throttle: Throttler,
 ) -> None:
-    """Take the keys of `segments` from offset `first` up to `until`, where they end, into the map, or until
-    the map is full: `offsets.latest` says up to which offset.
+    """Put the keys of `segments` from offset `first` up to their end `until` into the map, or until it is
+    full. Then `offsets.latest` is the last offset in the map.
 
     Raises CorruptRecordError, OSError, CleaningStopped.
     """
@@ -96,8 +96,8 @@ def fill(
 def _pass_plain(
     offsets: OffsetMap, segment: Segment, first: int, stretch: SegmentReader, throttle: Throttler
 ) -> int:
-    """Put the keys of the uncompressed batches at the beginning into the map; return the position behind the
-    last of them.
+    """Put the keys of the uncompressed batches at the beginning into the map; return the
+    position after them.
     """
     stretch.begin(segment, _position(segment, first))
     while not stretch.is_over and (passed := stretch.put(offsets, first)):
@@ -114,9 +114,7 @@ def _take(
     chunk: int,
     throttle: Throttler,
 ) -> bool:
-    """Put the keys of the segment from byte `position` on into the map; return False where the map became
-    full.
-    """
+    """Put the keys of the segment from byte `position` on into the map; return False if the map is full."""
     for piece in pieces(segment, position, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
         done = offsets.put(piece.records, first)
         if done < len(piece.records):
@@ -126,7 +124,7 @@ def _take(
 
 
 def _position(segment: Segment, offset: int) -> int:
-    """Return the position of the batch that holds `offset`, or of the first batch behind it."""
+    """Return the position of the batch that holds `offset`, or of the first later batch."""
     if offset <= segment.base_offset:
         return 0
     found = segment.locate(offset, segment.size)
@@ -139,11 +137,11 @@ log = Logger("segstore")
 
 
 class CleanResult(NamedTuple):
-    """What a cleaning did. `end_offset` is the offset for cleaner-offset-checkpoint.
+    """The result of a cleaning. `end_offset` is the offset for cleaner-offset-checkpoint.
 
-    Bytes and segments are counted of the segments that were replaced, and of those that replaced them.
-    `keyless` records were dropped for want of a key. `stopped`: the store closes, the topic is deleted or
-    retention came first; what was done by then stays.
+    Bytes and segments are counted for the replaced segments (before) and the new ones (after). `keyless`
+    records were dropped because they had no key. `stopped`: the store closes, the topic is deleted or
+    retention removed segments first; finished groups stay.
     """
 
     end_offset: int
@@ -158,7 +156,7 @@ class CleanResult(NamedTuple):
     stopped: bool = False
 
     def plus(self, other: CleanResult) -> CleanResult:
-        """Return the sum of both; the other one is behind this."""
+        """Return the sum of this result and a later one."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return CleanResult(other.end_offset, stopped=other.stopped, **counts)
 
@@ -178,10 +176,10 @@ def clean(
 ) -> CleanResult:
     """Compact all that may be compacted, in as many passes as the dedupe buffer needs.
 
-    `advanced` is called with the offset up to which the log is clean, each time that this has moved, for the
-    cleaner's checkpoint; `swapped` with the counts of each group of segments that were replaced; `flushed`
-    before each pass, to make the recovery point durable: recovery takes gaps for compaction's only below it.
-    Raises CorruptRecordError, StorageError, OSError: nothing is lost then, and what was done before stays.
+    `advanced` is called with the cleaned offset after each pass, for the cleaner's checkpoint; `swapped` with
+    the counts of each replaced group of segments; `flushed` before each pass, to make the recovery point
+    durable: only below it recovery accepts gaps as compaction's. Raises CorruptRecordError, StorageError,
+    OSError: nothing is lost then, and finished groups stay.
     """
     check_settled(partition)
     done = CleanResult(checkpoint_offset or 0)
@@ -195,11 +193,12 @@ def clean(
         dirty = dirtiness(partition, checkpoint_offset, now_ms)
         done = CleanResult(dirty.first_dirty)
         while dirty.bytes and dirty.first_dirty < dirty.until:
-            # Records that supersede older ones must be durable before the older ones are removed, and so must
-            # the markers that decide on transactions below `dirty.until`, which may lie behind it.
+            # Before older records are removed, the records that supersede them must be durable, and the
+            # markers that decide on transactions below `dirty.until`, which may lie after it.
             partition.flusher.flush(partition.view.end_offset)
             flushed()
-            # Such a topic has noted that gaps end at the recovery point: none may be made behind that.
+            # The change of settings has noted that gaps end at the recovery point: no gaps may be made after
+            # it.
             if "compact" not in partition.config.cleanup_policy:
                 raise CleaningStopped
             end = _Pass(partition, config, now_ms, throttle, dirty, counted).run()
@@ -215,7 +214,7 @@ def clean(
 
 
 class _Pass:
-    """One pass: the map is filled, and all segments up to the offset that it reaches are written anew."""
+    """One pass: it fills the map, and rewrites all segments up to the offset that the map reaches."""
 
     def __init__(
         self,
@@ -233,18 +232,19 @@ class _Pass:
         self.offsets = OffsetMap(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
-        # Replaced segments are dropped from this list: their files must be closed, so that their room is
+        # Replaced segments are dropped from this list, so that their files are closed and their space is
         # free.
         self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
 
     def run(self) -> int:
-        """Do the pass; returns the offset up to which the log is clean then. Raises CleaningStopped,
+        """Run the pass; return the offset up to which the log is clean then. Raises CleaningStopped,
         StoreClosedError, CorruptRecordError, OSError.
         """
         try:
             return self._run()
         except (CorruptRecordError, OSError) as error:
-            # Segments were removed meanwhile: their names are free, or belong to a new topic of that name.
+            # Segments were removed during the pass: their names are free, or belong to a new topic of the
+            # same name.
             if not set(self._left) <= set(self.partition.view.segments):
                 raise CleaningStopped from error
             raise

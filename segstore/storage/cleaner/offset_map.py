@@ -1,8 +1,8 @@
 """The offset map: the latest offset of every key in a part of a log, in bounded memory. Nothing is on disk.
 
-As Kafka's SkimpyOffsetMap: 24 bytes a key, 16 of them a hash in place of the key. The hash has a seed that is
-drawn anew for each map, so that nobody can make keys that are taken for each other. Threads: one at a time; C
-works on whole columns without the GIL.
+As Kafka's SkimpyOffsetMap: 24 bytes a key, 16 of them a hash in place of the key. Each map draws a new seed
+for the hash, so that nobody can make keys with equal hashes. Threads: one at a time; C works on whole columns
+without the GIL.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SLOT = 24
-"""Bytes that a key takes."""
+"""Bytes of memory for a key."""
 _LEAST = 64
 
 
 class OffsetMap:
-    """A map of at most `memory` bytes of slots, fewer where at most `keys` keys can come, filled up to
+    """A map of at most `memory` bytes of slots, or less if there are at most `keys` keys; it is filled up to
     `load_factor`.
 
     `latest` is the offset up to which the map has all keys (-1: none).
@@ -34,7 +34,7 @@ class OffsetMap:
         self, memory: int, load_factor: float, keys: int, seed: tuple[int, int] | None = None
     ) -> None:
         slots = max(min(memory // SLOT, 2 * keys), _LEAST)
-        # Not np.zeros: huge pages, which numpy asks for here alone, make it three times as quick.
+        # Not np.zeros: only np.empty gets huge pages, which make the map three times as fast.
         self._slots: NDArray[np.uint64] = np.empty(slots * SLOT // 8, np.uint64)
         self._slots.fill(0)
         self.c = ffi.new("seg_offset_map *")
@@ -47,8 +47,8 @@ class OffsetMap:
         return int(self.c.used)
 
     def put(self, records: Records, from_offset: int = 0) -> int:
-        """Take in the keys of records at or above `from_offset`; returns how many records, fewer where the
-        map is full.
+        """Put the keys of records at or above `from_offset` into the map; return the number of records that
+        fitted.
         """
         c = columns(records)
         done = lib.seg_map_put(
@@ -57,8 +57,8 @@ class OffsetMap:
         return checked(done)
 
     def keep(self, records: Records) -> tuple[NDArray[np.uint8], int]:
-        """Return SEG_DROP, SEG_LATEST or SEG_KEEP for each record, and how many are dropped for want of a
-        key.
+        """Return SEG_DROP, SEG_LATEST or SEG_KEEP for each record, and the number of dropped records without
+        a key.
         """
         c, keyless = columns(records), ffi.new("int64_t *")
         keep: NDArray[np.uint8] = np.empty(max(c.n, 1), np.uint8)
@@ -84,8 +84,8 @@ def columns(records: Records) -> Any:
 
 
 def checked(result: int) -> int:
-    """Return the result of a C function, which is never an error here: columns of decoded records can't cause
-    one.
+    """Return the result of a C function that can't fail on columns of decoded records; raise AssertionError
+    if it did.
     """
     if result < 0:
         raise AssertionError(f"decoded records can't be compacted: {result}")

@@ -1,4 +1,4 @@
-"""The rules for what compaction keeps of a batch whatever its keys are (Kafka: Cleaner.cleanInto).
+"""The rules by which compaction keeps batches without regard to their keys (Kafka: Cleaner.cleanInto).
 
 By their keys, records are judged in `_native/compact.c` (Kafka: Cleaner.shouldRetainRecord): `seg_map_keep`
 looks whether a record's offset is the latest of its key, and `judge` whether a tombstone's time is over.
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 # --- transactions ------------------------------------------------------------------------------
 
-# What compaction may do with batches of transactions (Kafka: CleanedTransactionMetadata). An aborted
-# transaction's records are dropped. A marker stays until no batch of its transaction is met any more, and
-# then for delete.retention.ms. Which transactions were aborted is derived from the log's own markers, only
-# where a batch of a transaction is met.
+# The treatment of batches of transactions (Kafka: CleanedTransactionMetadata). Records of an aborted
+# transaction are dropped. A marker stays while a batch of its transaction is in the log, and for
+# delete.retention.ms after that. The log's own markers say which transactions were aborted; they are read
+# when the first batch of a transaction is met.
 
 _OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
 class Aborted:
-    """The aborted transactions of a log that are decided in `view()`, which is called once, if at all:
-    keeping a view would keep the files of replaced segments open.
+    """The aborted transactions of a log, by the markers in `view()`. The function is called once at most,
+    because a view that is kept keeps the files of replaced segments open.
     """
 
     def __init__(self, view: Callable[[], LogView]) -> None:
@@ -54,14 +54,16 @@ class Aborted:
         """
         view = self._view()
         first = view.segments[0]
-        # A transaction may have begun in segments that were deleted: its entry must stay the same.
+        # A transaction may have begun in deleted segments: the snapshot keeps its first offset.
         state, found = state_at(first.pool.files, first.directory, first.base_offset), []
         for slot, segment in enumerate(view.segments):
             found += replay(state, segment, view.end_of(slot))
         return np.array(found, np.int64).reshape(-1, 4)
 
     def without_keys(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return which batches have no key that counts: markers, and batches of aborted transactions."""
+        """Return a mask of the batches whose keys are ignored: markers, and batches of aborted
+        transactions.
+        """
         kinds = batches["attributes"] & _OF_TRANSACTION
         mask: NDArray[np.bool_] = kinds & CONTROL_FLAG != 0
         for i in (kinds == TRANSACTIONAL_FLAG).nonzero()[0].tolist():
@@ -69,23 +71,25 @@ class Aborted:
         return mask
 
     def of(self, batch: np.void) -> AbortedTxn | None:
-        """Return the aborted transaction that a batch, or a marker, belongs to."""
+        """Return the aborted transaction of a batch or marker, None without one."""
         rows, base = self.rows, batch["base_offset"]
         hit = (rows[:, 0] == batch["producer_id"]) & (rows[:, 1] <= base) & (rows[:, 2] >= base)
         return AbortedTxn(*rows[int(hit.argmax())].tolist()) if hit.any() else None
 
 
 class Decided:
-    """Decides on batches of transactions; all batches from the beginning of the cleaned part pass through it,
-    in order.
+    """Decides about batches of transactions. All batches from the beginning of the cleaned part pass through
+    it, in order.
     """
 
     def __init__(self, aborted: Aborted, now_ms: int) -> None:
         self._aborted, self._now = aborted, now_ms
-        # Producers of whose open transaction a batch was met: their next marker ends that transaction.
+        # Producers with an open transaction whose batches were met: their next marker ends that transaction.
         self._met: set[int] = set()
         self.kept: list[AbortedTxn] = []
-        """Aborted transactions of which batches were still met, by marker: the entries of a new .txnindex."""
+        """Aborted transactions that still have batches, in order of their markers: the entries of a new
+        .txnindex.
+        """
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
         """Return SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER for each batch."""
@@ -108,8 +112,8 @@ class Decided:
         return int(lib.SEG_NO_RECORDS if horizon else lib.SEG_ALL_RECORDS | lib.SEG_SPENT_MARKER)
 
     def _is_spent(self, segment: Segment, batch: NDArray[np.void]) -> bool:
-        """Return whether no batch of the marker's transaction was met; a marker without records was cleaned
-        before.
+        """Return whether no batch of the marker's transaction was met; true for a marker without records,
+        which an earlier cleaning has emptied.
         """
         if not batch["count"][0]:
             return True
@@ -132,21 +136,23 @@ LastRecords = Mapping[int, tuple[int, int]]
 
 
 class Policy:
-    """What happens to batches. `until` is where the part that is cleaned ends: its last batch stays, so that
-    the log still says so.
+    """The policy for each batch. `until` is the end of the cleaned part: its last batch stays, so that the
+    log still shows that end.
     """
 
     def __init__(self, config: TopicConfig, decided: Decided, last_records: LastRecords, until: int) -> None:
         self._decided, self._last_records, self._until = decided, last_records, until
         self._last_offsets = np.array([last for last, _ in last_records.values()], np.int64)
         self.retained: NDArray[np.int64] = np.unique(np.append(self._last_offsets, until - 1))
-        """The last offsets, rising, of the batches outside of transactions that stay without records."""
+        """The last offsets, in rising order, of the batches outside of transactions that stay without
+        records.
+        """
         self._codec = None if config.compression_type == "producer" else _code(config.compression_type)
         self.level = levels(config)
 
     @property
     def recodes(self) -> bool:
-        """Return whether batches get the topic's codec, and may become larger by that."""
+        """Return whether batches get the topic's codec, by which they may become larger."""
         return self._codec is not None
 
     @property
@@ -162,8 +168,8 @@ class Policy:
         return policies
 
     def codecs(self, batches: NDArray[np.void], before: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the codec that each batch is to have, of those that they had `before`; a batch that has
-        another codec is written anew.
+        """Return the new codec of each batch; `before` are the present codecs. A batch whose codec changes is
+        written anew.
         """
         codecs = before.copy()
         if self._codec is not None:
@@ -171,7 +177,7 @@ class Policy:
         return codecs
 
     def _last_of_producer(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return which batches hold an active producer's last sequence, or its epoch."""
+        """Return a mask of the batches with an active producer's last sequence or epoch."""
         found: NDArray[np.bool_] = np.zeros(len(batches), bool)
         if not self._last_records:
             return found
@@ -188,7 +194,7 @@ class Policy:
 
 
 def levels(config: TopicConfig) -> dict[int, int | None]:
-    """Return the level at which each codec compresses."""
+    """Return the compression level of each codec."""
     return {code: getattr(config, f"compression_{name}_level", None) for code, name in enumerate(CODECS)}
 
 

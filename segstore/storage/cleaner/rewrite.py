@@ -1,7 +1,7 @@
-"""Writes the batches of some segments anew, without what is superseded (Kafka: Cleaner.cleanInto).
+"""Rewrites the batches of some segments without superseded records (Kafka: Cleaner.cleanInto).
 
 On disk are the `.cleaned` files of a group of segments: log, both indexes, .txnindex. Threads: the cleaning
-thread; nobody else knows of these files before the swap.
+thread; no other thread uses these files before the swap.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Growing:
             pool, partition.directory, base_offset, 0, writable=False, interval=interval
         )
         self._partition, self._files = partition, pool.files
-        with partition.names_held():  # else the directory may be a new topic's of that name
+        with partition.names_held():  # the lock keeps a new topic of the same name from making the directory
             self.handle: Handle = self._create(names.LOG)
         self._builder = IndexBuilder(segment.base_offset, segment.interval)
         self._offsets, self._times = bytearray(), bytearray()
@@ -62,9 +62,8 @@ class _Growing:
         segment.size += len(memoryview(data))
 
     def finish(self, aborted: Sequence[AbortedTxn], modified: int) -> None:
-        """Make the segment durable under its `.cleaned` names, and readable, whatever its names become.
-        `modified` (ns since the epoch) becomes the files' time, which is the segment's age where no record
-        has a timestamp.
+        """Make the segment durable under its `.cleaned` names, and readable through open files. `modified`
+        (ns since the epoch) becomes the files' time, which is the segment's age if no record has a timestamp.
         """
         files = self._files
         self._times += self._builder.last_time_entry()
@@ -84,7 +83,7 @@ class _Growing:
 
 
 class Output:
-    """The new segments of a group: one, or several where `most` bytes are exceeded."""
+    """The new segments of a group: one, or several if one would exceed `most` bytes."""
 
     def __init__(self, partition: Partition, base_offset: int, most: int) -> None:
         """Begin the first segment. Raises OSError, StoreClosedError."""
@@ -110,8 +109,8 @@ class Output:
             data, batches = data[size:], batches[n:]
 
     def finish(self, aborted: Sequence[AbortedTxn], last: Segment) -> list[Segment]:
-        """Make all durable; returns the new segments, with the file time of `last`, the last segment that
-        they are made of (Kafka: Cleaner.cleanSegments). Raises OSError.
+        """Make all new segments durable, and return them. They get the file time of `last`, the last segment
+        of the group (Kafka: Cleaner.cleanSegments). Raises OSError.
         """
         modified = self._partition.context.files.modified(last.path)
         bases = [*(s.base_offset for s in self.segments[1:]), 2**63]
@@ -124,7 +123,7 @@ class Output:
 # --- rewrite ------------------------------------------------------------
 
 Levels = Mapping[int, "int | None"]
-"""The level at which each codec compresses; None is the codec's ordinary one."""
+"""The level at which each codec compresses; None is the codec's default."""
 
 _GROWTH = 16
 """Bytes by which a record may become larger, because of its varints."""
@@ -132,8 +131,8 @@ _GROWTH = 16
 
 @dataclass
 class CleanerStats:
-    """What was counted. `changed`: batches that are not as they were; `keyless`: records dropped for want of
-    a key.
+    """Counts of a rewrite. `changed`: batches that differ from the old ones; `keyless`: records that were
+    dropped because they had no key.
     """
 
     records_before: int = 0
@@ -143,7 +142,7 @@ class CleanerStats:
 
 
 class Rewriter:
-    """Rewrites the segments of one pass: the map says which records stay, the policy which batches; horizons
+    """Rewrites the segments of one pass: the map decides about records, the policy about batches; horizons
     are in ms.
     """
 
@@ -156,7 +155,7 @@ class Rewriter:
         self.counts = CleanerStats()
 
     def rewrite(self, segment: Segment, output: Output, chunk: int, throttle: Throttler) -> None:
-        """Append what stays of a segment. Raises CorruptRecordError, OSError, CleaningStopped."""
+        """Append the retained batches of a segment. Raises CorruptRecordError, OSError, CleaningStopped."""
         position = self._pass_plain(segment, output, chunk, throttle)
         for piece in pieces(segment, position, chunk, throttle):
             data, batches = self._compact(segment, piece)
@@ -165,8 +164,8 @@ class Rewriter:
                 output.add(data, batches)
 
     def _pass_plain(self, segment: Segment, output: Output, chunk: int, throttle: Throttler) -> int:
-        """Rewrite the plain batches that come first, where they stay plain; returns up to which byte of the
-        segment.
+        """Rewrite the plain batches at the beginning of a segment, if they stay plain; return the position
+        after them.
         """
         if self._policy.compresses:
             return 0
@@ -190,9 +189,7 @@ class Rewriter:
         return stretch.position
 
     def _compact(self, segment: Segment, piece: CleanerPiece) -> tuple[memoryview, NDArray[np.void]]:
-        """Return what stays of the batches of a piece, one after the other, with the codec that each is to
-        have.
-        """
+        """Return the retained batches of a piece, one after the other, each with its new codec."""
         n, records, how, counts = len(piece.batches), piece.records, self._how, self.counts
         policies = self._policy.policies(segment, piece.batches)
         codecs = self._policy.codecs(piece.batches, piece.codecs)
@@ -223,8 +220,8 @@ class Rewriter:
 def compressed(
     data: memoryview, batches: NDArray[np.void], plain: NDArray[np.bool_], level: Levels
 ) -> tuple[memoryview, NDArray[np.void]]:
-    """Return the same batches, sealed, with those compressed by the codec in their headers that are `plain`
-    as yet.
+    """Return the same batches, sealed. The `plain` ones are compressed first, by the codecs in
+    their headers.
     """
     parts: list[Any] = []
     headers = batch_ptr(batches)

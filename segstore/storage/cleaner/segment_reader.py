@@ -1,7 +1,7 @@
 """The cleaner's reads of a segment: some batches at a time, decoded, or long runs of plain batches in C.
 
 On disk files are only read. Threads: the cleaning thread. Memory: a chunk as stored, and one decompressed;
-for runs at most 30 times `chunk`, of which only as much is touched as there are records and batches to note.
+for runs at most 30 times `chunk`, but pages are used only for records and batches that are there.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from segstore.storage.segment.segment import Segment
 
 MOST_PLAIN = 8 << 20
-"""Decompressed bytes at which a piece ends; one batch may be more."""
+"""Decompressed bytes at which a piece ends; a single batch may be larger."""
 
 
 class CleanerPiece(NamedTuple):
-    """Whole batches of magic 2: `data` holds them, and `position` is what their headers count positions
-    from; `records` are their records.
+    """Whole batches of magic 2 in `data`. The positions in their headers count from `position`; `records` are
+    their records.
 
-    `codecs` is the codec that each has in the segment. Where they were made of `old` bytes, those of magic 0
-    and 1, they are plain here.
+    `codecs` has the codec of each batch in the segment. Batches that were made of `old` messages, of magic 0
+    and 1, are uncompressed here.
     """
 
     data: Bytes
@@ -57,7 +57,7 @@ def pieces(
     """Yield all batches of a segment from byte `start` on, or only those that are `wanted`; every CRC is
     checked.
 
-    Raises CorruptRecordError where a batch is damaged: what can't be read is not compacted.
+    Raises CorruptRecordError if a batch is damaged, since unreadable batches must not be compacted.
     """
     files, handle, end, at = segment.pool.files, segment.handle, segment.size, start
     offset = segment.base_offset
@@ -77,12 +77,11 @@ def pieces(
 
 
 def _runs(batches: NDArray[np.void]) -> list[NDArray[np.void]]:
-    """Return the batches in runs that are brought up together, or need not be. Each wrapper is one of its
-    own: it keeps its codec, and only one is decompressed at a time.
-    """
+    """Return the batches in runs: of magic 2, of plain old messages, and single wrappers."""
     if not len(batches) or (batches["magic"] == MAGIC).all():
         return [batches] if len(batches) else []
     old = batches["magic"] != MAGIC
+    # A wrapper is a run of its own, because it keeps its codec, and only one is decompressed at a time.
     wrapper = old & (batches["attributes"] & CODEC_MASK != 0)
     begins = (old[1:] != old[:-1]) | wrapper[1:] | wrapper[:-1]
     return np.split(batches, np.flatnonzero(begins) + 1)
@@ -106,18 +105,17 @@ def _run(path: str, step: ScanStep, run: NDArray[np.void], least: int) -> Iterat
 # --- stretch -----------------------------------------------------------------------------------
 
 # C goes over long runs of plain batches without Python, and so without the GIL. Each return to Python takes
-# the GIL from a thread that appends, for as long as it takes to wake that thread: a cleaner that returns
-# after every buffer makes one append in twenty wait. Compressed and damaged batches and those of
-# transactions are left to `pieces`.
+# the GIL from an appending thread, which must be woken again: a cleaner that returns after every buffer
+# delays one append in twenty. `pieces` reads compressed and damaged batches and those of transactions.
 
 COLUMNS = 7
 _WINDOWS = 8
-"""One call may give this many times `chunk`."""
+"""The factor of `chunk` that limits the output of one call."""
 
 
 class SegmentReader:
-    """Goes over a segment from byte `position` on, which moves, at most `at_once` bytes a call, through a
-    window of `chunk` bytes.
+    """Goes over a segment from byte `position` on, at most `at_once` bytes a call, through a window of
+    `chunk` bytes; each call advances `position`.
     """
 
     def __init__(self, chunk: int, at_once: int) -> None:
@@ -137,7 +135,7 @@ class SegmentReader:
         c.keep = held("uint8_t *", self._keep)
 
     def begin(self, segment: Segment, position: int) -> None:
-        """Let the next call begin at a position of a segment."""
+        """Begin the next call at a position of a segment."""
         self._segment, self._handle = segment, segment.handle
         self._c.position, self._c.least = position, segment.base_offset
 
@@ -150,16 +148,16 @@ class SegmentReader:
         return self.position >= self._segment.size
 
     def put(self, offsets: OffsetMap, first: int) -> int:
-        """Take the keys of records at or above offset `first` into the map; returns the bytes passed, 0 where
-        the next batch is not plain, or does not fit into the map. Raises OSError.
+        """Put the keys of records at or above offset `first` into the map; return the bytes passed, 0 if the
+        next batch is not plain, or does not fit into the map. Raises OSError.
         """
         return self._read(lambda: lib.seg_map_stretch(offsets.c, self._c, first))
 
     def compact(
         self, offsets: OffsetMap, retained: NDArray[np.int64], how: Any
     ) -> tuple[memoryview, NDArray[np.void]]:
-        """Return what stays of the next batches, valid until the next call; `how` counts. Batches whose last
-        offset is among `retained`, which rise, stay even without records. Raises OSError.
+        """Return the retained part of the next batches, valid until the next call; `how` gets the counts.
+        Batches whose last offset is among `retained`, which rise, stay even without records. Raises OSError.
         """
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)

@@ -1,22 +1,23 @@
-"""The swap puts new segments in place of old ones; the next open finishes or undoes it after a crash.
+"""The swap puts new segments in place of old ones; after a crash the next open finishes or undoes it.
 
 A reader in another process finds a whole log at every moment. On disk, in this order, in the partition's
 directory:
 
-1. The `.cleaned` names are synced, then they become `.swap`, the last segment's first, and that is synced. A
-   crash before the last rename is undone, as a `.cleaned` file is left; from then on it is finished
-   (`storage.segment.segment_files`).
-2. Readers of this process see the new segments, through open files: the names do not matter.
-3. The new logs get their plain names, the last one first: the file behind a name is replaced in one step, and
-   until all have theirs the old segments hold what is missing. Their indexes stay `.swap`, by which an open
-   knows of the swap.
-4. The other old segments become `.deleted`, the oldest first, so that what a crash leaves of them has no
-   record that a removed record had superseded. That is synced.
-5. The indexes get their names, and that is synced.
-6. Readers in other processes are told to list the segments again; `.deleted` files are removed after
-   file.delete.delay.ms.
+  1. The `.cleaned` names are synced, then they become `.swap`, the last segment's first, and that is synced.
+     A crash before the last rename is undone, as a `.cleaned` file is left; after a later crash the swap is
+     finished (`storage.segment.segment_files`).
+  2. Readers of this process see the new segments, through open files: the names do not matter.
+  3. The new logs get their plain names, the last one first. Each rename replaces a file in one step, and
+     until all are renamed the old segments hold the missing records. Their indexes stay `.swap`, by which an
+     open recognizes the swap.
+  4. The remaining old segments become `.deleted`, the oldest first, so that after a crash they have no record
+     that a removed record had superseded. That is synced.
+  5. The indexes get their names, and that is synced.
+  6. Readers in other processes are notified to list the segments again; `.deleted` files are removed after
+     file.delete.delay.ms.
 
-Threads: the cleaning thread; no segment is removed, and no topic's directory renamed, meanwhile.
+Threads: the cleaning thread; `names_held` keeps other threads from removing segments, and from renaming the
+topic's directory, during the swap.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ INDEXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
 
 
 def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Put `new`, finished `.cleaned` segments, in place of `old`. Raises CleaningStopped where not all of
-    `old` are in the log any more; OSError.
+    """Put `new`, finished `.cleaned` segments, in place of `old`. Raises CleaningStopped if one of `old` is
+    not in the log any more; OSError.
     """
     with partition.names_held():
         if not partition.segments.lies_in(old):
@@ -54,9 +55,9 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
             partition.replace(old, new)
             buried = _put_in_place(partition, old, new)
         except BaseException as error:
-            # A half done swap can only be finished at the next open (`segment_files.finish_renames`): nothing
-            # may touch it before.
-            partition.unsettled = _told(error)
+            # A half done swap can only be finished at the next open (`segment_files.finish_renames`): no
+            # other swap may begin before that.
+            partition.unsettled = _text_of(error)
             raise
         partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})
         partition.context.graveyard.put(buried, partition.config.file_delete_delay_ms)
@@ -73,17 +74,17 @@ def _retire(old: Sequence[Segment]) -> None:
 
 
 def undo(partition: Partition, new: Sequence[Segment]) -> None:
-    """Remove the files of `new`, under whatever half-done names they have. Raises OSError: where the files
-    may look like a swap that is to be finished, there is no other swap before the store is reopened.
+    """Remove the files of `new`, also under the names of a half-done swap. Raises OSError; if the files may
+    then look like an unfinished swap, no swap can begin before the store is reopened.
     """
     files, first = partition.context.files, new[0]
     try:
         if files.exists(first.file(names.LOG + names.SWAP)):
-            # From here on the next open after a crash undoes the swap.
+            # After this rename the next open undoes the swap, if a crash comes.
             _rename(first, (names.LOG,), names.SWAP, names.CLEANED)
             files.sync_dir(partition.directory)
     except OSError as error:
-        partition.unsettled = _told(error)
+        partition.unsettled = _text_of(error)
         raise
     for ending in (names.SWAP, names.CLEANED):
         for segment in reversed(new):
@@ -96,21 +97,21 @@ def undo(partition: Partition, new: Sequence[Segment]) -> None:
 
 @contextmanager
 def undone_on_error(partition: Partition, new: Callable[[], Sequence[Segment]]) -> Iterator[None]:
-    """Run a block that writes the segments `new()` and swaps them in; where it fails before the swap, their
+    """Run a block that writes the segments `new()` and swaps them in; if it fails before the swap, their
     files are removed.
     """
     try:
         yield
     except BaseException:
         if partition.unsettled is None:
-            # The first error says more; files that are left are removed before the next swap.
+            # The first error is raised; files that stay are removed before the next swap.
             with suppress(OSError):
                 undo(partition, new())
         raise
 
 
 def check_settled(partition: Partition) -> None:
-    """Raise StorageError where a swap was left half done: no other may begin before the store is reopened."""
+    """Raise StorageError if a swap was left half done: no swap may begin before the store is reopened."""
     if partition.unsettled is not None:
         raise StorageError(
             f"{partition.directory}: a swap can only be finished by reopening: {partition.unsettled}"
@@ -118,8 +119,8 @@ def check_settled(partition: Partition) -> None:
 
 
 def remove_strays(partition: Partition) -> None:
-    """Remove files that a failed `undo` has left, whose originals are in place: beside the next swap they
-    would be taken for a part of that. Raises OSError.
+    """Remove the files of a failed `undo`, whose segments are still in place: the next swap would take them
+    for its own. Raises OSError.
     """
     files = partition.context.files
     with partition.names_held():
@@ -133,8 +134,8 @@ def remove_strays(partition: Partition) -> None:
                 files.sync_dir(partition.directory)
 
 
-def _told(error: BaseException) -> str:
-    """Return the error's text. The error itself is not kept, since its traceback would keep segments, and so
+def _text_of(error: BaseException) -> str:
+    """Return the error's text, to keep that without the traceback, which refers to segments and
     their files.
     """
     return str(error) or type(error).__name__
@@ -150,10 +151,10 @@ def _rename(segment: Segment, suffixes: Sequence[str], before: str, after: str) 
 
 
 def _put_in_place(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> list[str]:
-    """Do steps 3 to 5; returns the paths of the `.deleted` files."""
+    """Do steps 3 to 5; return the paths of the `.deleted` files."""
     context, buried = partition.context, []
     for segment in reversed(new):
-        # As long as the log is a `.swap`, a plain .txnindex is an old one.
+        # While the log is a `.swap`, a plain .txnindex belongs to the old segment.
         _rename(segment, (names.TXN_INDEX,), "", names.DELETED)
         _rename(segment, (names.LOG,), names.SWAP, "")
         context.pool.forget(segment.path)

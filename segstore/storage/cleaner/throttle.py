@@ -1,7 +1,8 @@
-"""The cleaner's throttle holds it to its rate, gives it rests and lets it be stopped. Nothing is on disk.
+"""The cleaner's throttle: it limits the rate, makes pauses, and lets the cleaner be stopped. Nothing is on
+disk.
 
-The cleaner rests in proportion to the processor time that it took: background work has time, and each of its
-turns makes an append wait. Threads: `stop` may be called from any; the rest belongs to the cleaning thread.
+The cleaner pauses in proportion to its processor time: background work is not urgent, and each of its turns
+delays an append. Threads: `stop` may be called from any; only the cleaning thread uses the other methods.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from segstore.threads import Latch
 
 INTERVAL = 0.3  # seconds between two looks at the rate (org.apache.kafka.storage.internals.utils.Throttler)
 LONGEST_WAIT = 3600.0
-MOST_AT_ONCE = 32 << 20  # bytes: 30 ms or so, for which a stop waits
+MOST_AT_ONCE = 32 << 20  # bytes: 30 ms or so, by which a stop is delayed
 
 
-REST = 0.5  # seconds to rest for each second of work
+REST = 0.5  # seconds of pause for each second of processor time
 LEAST_REST, LONGEST_REST = 0.005, 0.25
 
 
 class CleaningStopped(Exception):
-    """The store closes, or the log is no longer the one that the cleaning began with: new files are
-    removed.
+    """Raised if the store closes, or the cleaned log was replaced or deleted; the new files are
+    removed then.
     """
 
 
 class Throttler:
-    """Called with the bytes that were read or are to be written; it waits where that was too fast.
+    """Called with the number of bytes read or to be written; it waits if the rate is too high.
 
-    `clock` gives seconds; `wait(seconds)` returns True, at once, when the cleaning is to stop.
+    `clock` gives seconds; `wait(seconds)` returns True, at once, when the cleaning must stop.
     """
 
     def __init__(
@@ -50,11 +51,11 @@ class Throttler:
 
     @property
     def at_once(self) -> int:
-        """Return how many bytes may be read between two calls."""
+        """Return the number of bytes that may be read between two calls."""
         return max(1, int(min(MOST_AT_ONCE, self._rate * INTERVAL)))
 
     def stop(self) -> None:
-        """Let the next call, or the one that waits, raise CleaningStopped."""
+        """Have the present or next call raise CleaningStopped."""
         self._stopping.open()
 
     def __call__(self, nbytes: int) -> None:
@@ -75,18 +76,18 @@ class Throttler:
         rest = REST * (self._worked() - self._rested)
         if rest >= LEAST_REST and self._wait(min(rest, LONGEST_REST)):
             raise CleaningStopped
-        if not 0 <= rest < LEAST_REST:  # below 0: another thread cleans now
+        if not 0 <= rest < LEAST_REST:  # below 0: another thread, with its own clock, cleans now
             self._rested = self._worked()
 
 
 # --- giving way --------------------------------------------------------------------------------
 
-# A compaction may take hours: in its waits retention gets its turn, in the cleaning thread.
+# A compaction may take hours: retention runs in the cleaning thread during its waits.
 
 
 class GivingWay(Throttler):
-    """A throttle that calls `turn()`, which does what is due, and returns in how many seconds it is to be
-    called again.
+    """A throttle that calls `turn()` while it waits. `turn` does the work that is due, and returns the
+    seconds until its next call.
     """
 
     def __init__(self, bytes_per_second: float, turn: Callable[[], float], *, stopping: Latch) -> None:

@@ -1,9 +1,9 @@
 """Upgrades a partition: messages of magic 0 and 1 become record batches of magic 2.
 
-Offsets, keys, values, times, and the codec of each wrapper stay. Kafka has no such thing: it converts what
-it sends. On disk each segment that holds old bytes is written anew, read once more, and swapped in as by a
-compaction (`swap`); what is of magic 2 already is copied. Threads: one cleaning or upgrade of a partition at
-a time; appends and reads go on meanwhile.
+Offsets, keys, values, times, and the codec of each wrapper stay. Kafka has no such upgrade: it converts
+messages when it sends them. On disk each segment with old messages is written anew, compared with the old
+one, and swapped in as by a compaction (`swap`); batches of magic 2 are copied. Threads: one cleaning or
+upgrade of a partition at a time; appends and reads go on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class UpgradedSegment(NamedTuple):
-    """What an upgrade did to a segment: how many records it holds, and the bytes of its log before and
+    """The result of the upgrade of a segment: its number of records, and the bytes of its log before and
     after.
     """
 
@@ -57,11 +57,11 @@ def upgrade(
     swapped: Callable[[UpgradedSegment], object],
     flushed: Callable[[], object] = lambda: None,
 ) -> None:
-    """Write all segments anew that hold messages of magic 0 or 1; the active one is sealed before.
+    """Rewrite all segments with messages of magic 0 or 1; the active one is sealed first.
 
     `swapped` is called for each segment; `flushed` before the first, to make the recovery point durable. A
-    segment beyond the high watermark of a replica is left. Raises CleaningStopped, StoreClosedError,
-    CorruptRecordError, StorageError, OSError: what was done before stays.
+    segment beyond the high watermark of a replica is skipped. Raises CleaningStopped, StoreClosedError,
+    CorruptRecordError, StorageError, OSError: segments upgraded before the error stay upgraded.
     """
     check_settled(partition)
     found = []
@@ -73,7 +73,7 @@ def upgrade(
         return
     if found[-1] is partition.segments[-1]:
         partition.roll()
-    # A crash after the swap must not find less behind a segment than there was.
+    # Synced first, so that a crash after the swap loses no record that follows a swapped segment.
     partition.flusher.flush(partition.view.end_offset)
     flushed()
     for segment in found:
@@ -84,7 +84,7 @@ def upgrade(
 
 @contextmanager
 def _unless_removed(partition: Partition, segment: Segment) -> Iterator[None]:
-    """Run a block whose errors do not count where retention has removed the segment meanwhile."""
+    """Run a block whose errors are ignored if retention has removed the segment."""
     try:
         yield
     except (CleaningStopped, CorruptRecordError, OSError):
@@ -93,8 +93,8 @@ def _unless_removed(partition: Partition, segment: Segment) -> Iterator[None]:
 
 
 def holds_old(segment: Segment, throttle: Throttler) -> bool:
-    """Return whether a segment holds messages of magic 0 or 1. Raises CorruptRecordError where damage may
-    hide them.
+    """Return whether a segment holds messages of magic 0 or 1. Raises CorruptRecordError if damage may hide
+    them.
     """
     files, handle, end, at = segment.pool.files, segment.handle, segment.size, 0
     offset, status = segment.base_offset, lib.SEG_END
@@ -126,7 +126,7 @@ def _upgraded(partition: Partition, old: Segment, chunk: int, throttle: Throttle
 
 
 def _as_it_was_compressed(piece: CleanerPiece, level: Levels) -> tuple[memoryview, NDArray[np.void]]:
-    """Return the batches of a piece, one after the other, each with the codec that it had."""
+    """Return the batches of a piece, one after the other, each with its former codec."""
     batches = piece.batches.copy()
     start = int(batches["position"][0]) - piece.position
     data = memoryview(piece.data)[start : start + int(batches["size"].sum(dtype=np.int64))]
@@ -148,7 +148,7 @@ def _aborted(segment: Segment) -> list[AbortedTxn]:
 
 
 class RecordDigest:
-    """What records say, whatever batches they lie in: their number, and a digest of each column but the
+    """A digest of records, whatever their batches: their number, and a digest of each column except the
     headers, which old messages don't have.
     """
 
@@ -157,7 +157,7 @@ class RecordDigest:
         self._digests = [hashlib.blake2b(digest_size=16) for _ in range(7)]
 
     def add(self, records: Records) -> None:
-        """Take the next records."""
+        """Add the next records."""
         keys, values = records.keys, records.values
         columns = records.offsets, records.timestamps, records.timestamp_types, keys.lengths, values.lengths
         said = [*map(np.ascontiguousarray, columns), _joined(keys), _joined(values)]
@@ -188,8 +188,8 @@ def _joined(column: ByteColumn) -> NDArray[np.uint8]:
 
 
 def _check(new: list[Segment], before: RecordDigest, chunk: int, throttle: Throttler) -> None:
-    """Read the new segments, before they take the old one's place. Raises CorruptRecordError, StorageError
-    where they do not say the same.
+    """Read the new segments, before they replace the old one. Raises CorruptRecordError, or StorageError if
+    their records differ.
     """
     after, old = RecordDigest(), False
     for segment in new:

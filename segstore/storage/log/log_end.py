@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from segstore.files import Handle
-from segstore.storage.meta.followed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import FollowedEnds
 from segstore.storage.segment.log_view import LogView
 
 

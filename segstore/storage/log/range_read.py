@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from segstore import spare
+from segstore import read_buffers
 from segstore._native import ffi, held, unset
 from segstore.arrays import np
 from segstore.errors import CorruptRecordError
@@ -72,11 +72,11 @@ def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crc
     c, size, records = found.c, max_bytes, None
     if is_last and check_crcs and c.of_segment == segment.number and c.next_offset == offset:
         size = min(size, end - c.next_position)  # the last bytes of the log
-    if c.left != segment.number and spare.LEAST <= size <= end:
-        memory = spare.unset(size)
+    if c.left != segment.number and read_buffers.LEAST <= size <= end:
+        memory = read_buffers.unset(size)
         if memory is not None:
             records = _read(found, segment, end, below, offset, limit, memory[1], check_crcs)
-            spare.keep(*memory)
+            read_buffers.keep(*memory)
     _unused.append(found)
     return records
 
@@ -93,7 +93,7 @@ def _read(
 ) -> Records | None:
     size = len(data)
     room = _room(found, segment, end, below, size)
-    matrix = spare.matrix(ROWS, room)
+    matrix = read_buffers.matrix(ROWS, room)
     try:
         handle, _index = segment.handle, segment.fill(found.segment, found.of, end, below)
         done = segment.pool.files.read_range(

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore import names, spare
+from segstore import names, read_buffers
 from segstore._native import ffi, lib
 from segstore.arrays import np
 from segstore.errors import CorruptRecordError, SegstoreError
@@ -234,7 +234,7 @@ def _fetch_segment(
         if max_bytes > size:
             size = max(size, min(max_bytes, end - position))
         files = segment.pool.files
-        if size < spare.LEAST:
+        if size < read_buffers.LEAST:
             data = files.pread(handle, size, position)
         else:
             data = _pread_large(files, handle, size, position)
@@ -261,7 +261,7 @@ def _fetch_segment(
 
 def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
     """Return the bytes as `Files.pread` does, in memory of an earlier read if some is free."""
-    return spare.filled(
+    return read_buffers.filled(
         size,
         lambda: files.pread(handle, size, position),
         lambda buffer: files.pread_into(handle, buffer, position),

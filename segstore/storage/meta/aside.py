@@ -1,4 +1,5 @@
-"""A look at a store's small files before it is opened for writing: what is no file goes to the quarantine.
+"""The first look at a store's small files, before it is opened for writing: names that are no regular files
+are moved to the quarantine.
 
 A directory, symbolic link, FIFO or the like is renamed, never followed or removed. Threads: one, with the
 store's lock held.
@@ -39,8 +40,8 @@ _WATCHED = frozenset(
 
 def check_readable(files: Files, root: str) -> set[str]:
     """Read every small file that belongs to no topic. An error that may pass (EMFILE, EIO, EACCES) is raised
-    before anything was changed, and no file is taken for damaged because of it. Returns what lies in the root
-    and in `.segstore`, as paths below the root: while the lock is held nobody else makes a small file there.
+    before anything is changed, so that no file counts as damaged because of it. Returns the names in the root
+    and in `.segstore`, as paths below the root; while the lock is held no other process makes a small file.
     Raises OSError.
     """
     there = set(files.listdir(root))
@@ -56,9 +57,8 @@ def check_readable(files: Files, root: str) -> set[str]:
 
 
 def free_lock(files: Files, root: str) -> str:
-    """Move a directory that lies in the place of the lock file into the quarantine, for a repair; returns its
-    path there, "" where there is none. A lock file that another process has made there meanwhile stays.
-    Raises OSError.
+    """Move a directory that has the lock file's name into the quarantine, for a repair; return its path
+    there, "" if there is none. A lock file that another process makes there in between stays. Raises OSError.
     """
     path = os.path.join(root, names.LOCK)
     if not files.exists(path) or files.is_symlink(path) or not files.is_directory(path):
@@ -70,8 +70,8 @@ def free_lock(files: Files, root: str) -> str:
 
 
 def set_aside(files: Files, root: str) -> list[tuple[str, str]]:
-    """Move what is no file away from the places of small files, and from their temporary names; returns pairs
-    of the old path and the new. Raises OSError.
+    """Move names that are no regular files away from the places of small files, and of their temporary files;
+    return pairs of old path and new path. Raises OSError.
     """
     odd = set(files.irregular(root))
     taken = set[str]()

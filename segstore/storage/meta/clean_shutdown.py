@@ -1,11 +1,11 @@
 """The clean shutdown marker, `.kafka_cleanshutdown`: the store was closed cleanly and not opened since.
 
-With the published ends it says how the store was left. The content is Kafka's
-(org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler), its broker epoch a random number
+Together with the published ends it shows how the store was left. The content is Kafka's
+(org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). Its broker epoch is a random number
 that the published ends hold too: so a broker's clean shutdown is distinguished from segstore's. A directory
-of a replicated store has a real broker epoch there, with the two keys in another order than a broker writes
-them: its number here is the epoch and `REPLICATED`, which no other number has. Threads: one, at open and at
-close; `read_marker` any.
+of a replicated store has a real broker epoch in the marker, with the two keys in another order than a broker
+writes them. Its number here is `epoch | REPLICATED`; no other number has that bit. Threads: one, at open and
+at close; `read_marker` any.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import NamedTuple
 from segstore import names
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
-from segstore.storage.meta.small_files import NOT_A_FILE, parse_json
+from segstore.storage.meta.framed import parse_json
+from segstore.storage.meta.small_files import NOT_A_FILE
 
 REPLICATED = 1 << 62
 _OURS = b'{"brokerEpoch":'
 
 
 class Left(NamedTuple):
-    """How a store was left.
+    """The state in which a store was left.
 
     `clean`: by a clean shutdown; `ends_hold`: the published ends are the last writer's, no broker closed the
     directory since; `gaps_known`: no broker that was killed has compacted logs since.
@@ -37,11 +38,11 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """Return how a store was left, by the marker's number and that of the published ends. `ours`: whether
-        a segstore writer was here, which leaves no marker without a number.
+        """Return the state in which a store was left, by the marker's number and that of the published ends.
+        `ours`: a segstore writer was here, which leaves no marker without a number.
         """
         clean = marker is not None and not (marker == 0 and ours)
-        # After a broker that was killed, the published ends have a number and there is no marker.
+        # After the kill of a broker the published ends have a number, and there is no marker.
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 
@@ -53,15 +54,13 @@ def replicated_nonce(broker_epoch: int) -> int:
 
 
 def broker_epoch_of(marker: int | None) -> int:
-    """Return the broker epoch with which a replicated store left the directory, -1 where it was left in
-    another way.
-    """
+    """Return the broker epoch of a replicated store's clean close, -1 after any other end."""
     return marker - REPLICATED if marker is not None and marker > REPLICATED else -1
 
 
 def read_marker(files: Files, root: str) -> int | None:
-    """Return the marker's number (0 where it holds none, or is no file), None where there is no marker.
-    Raises OSError.
+    """Return the marker's number; 0 if it holds none or is no regular file, None without a marker. Raises
+    OSError.
     """
     try:
         data = files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096)
@@ -78,7 +77,7 @@ def read_marker(files: Files, root: str) -> int | None:
 
 
 def take_marker(files: Files, root: str) -> int | None:
-    """Remove the marker, durably; returns what `read_marker` gave. Raises OSError."""
+    """Remove the marker, durably; return its number as `read_marker` does. Raises OSError."""
     nonce = read_marker(files, root)
     if nonce is not None:
         files.unlink(os.path.join(root, names.CLEAN_SHUTDOWN))
@@ -87,7 +86,7 @@ def take_marker(files: Files, root: str) -> int | None:
 
 
 def new_nonce() -> int:
-    """Return a number that no marker has had."""
+    """Return a new random number for a marker."""
     return secrets.randbits(62) | 1
 
 

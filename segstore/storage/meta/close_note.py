@@ -1,18 +1,20 @@
-"""The note of a close, `.segstore/closed`: which file it is itself, and which the clean shutdown marker was.
-A file that is another one by now was copied, and the store with it: it was restored, or moved to another file
-system. The marker tells that of a store that was closed, the note itself of one that was killed, or copied
-while it was open.
+"""The note of a close, `.segstore/closed`: it identifies its own file and the clean shutdown marker's file.
 
-A restored store may lie behind one that went on, and append other records at the same offsets. So each of its
-partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs), above the next
-one, which the original begins behind a crash: partitions that still owe that are kept in the note.
+If an open finds another file than the noted one, the store was copied: it was restored, or moved to another
+file system. In a cleanly closed store the marker's file is compared; in a store that was killed, or copied
+while it was open, the note's own file.
 
-The note is a new file at each close and behind each recovery, the marker at each close, so a copy over the
-files of the same store is told, too. A snapshot of a whole file system or machine has the same files, and is
-not told.
+A restored store may be older than the original, and append other records at the same offsets. So each of its
+partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The new epoch
+is more than one above the latest, because after a crash the original begins the next one. The note lists the
+partitions that have still to begin such an epoch.
 
-On disk: one `CheckedFile`, which is never synced: a power cut may take it, and then the store counts as
-restored. Threads: one, at open and at close, but for `OwedEpochs`.
+The note is a new file at each close and after each recovery, the marker at each close, so a copy over the
+files of the same store is recognized, too. A snapshot of a whole file system or machine has the same files,
+and is not recognized.
+
+On disk: one `CheckedFile`, which is never synced: a power cut may remove it, and then the store counts as
+restored. Threads: one, at open and at close, except for `OwedEpochs`.
 """
 
 from __future__ import annotations
@@ -24,23 +26,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.files.reserve import NO_ROOM
 from segstore.storage.meta.checked_file import CheckedFile
-from segstore.storage.meta.small_files import NOT_A_FILE
 
 STEPS = 512
-"""A restored store begins epochs so far above its latest ones at most, and by 2 at least: the original begins
-the next one behind a crash. The step is random: two copies that are restored one after the other, or a copy
-and the original behind several crashes, seldom begin the same epoch."""
+"""The largest step from a latest epoch to the one that a restored store begins; the smallest is 2, since the
+original begins the next one after a crash. The step is random: two copies that are restored one after the
+other, or a copy and the original after several crashes, seldom begin the same epoch.
+"""
 
 
 @dataclass(frozen=True)
 class CloseNote:
-    """`number` is that in the marker, and `marker` says which file it was (`Files.which`); 0 and nothing in a
-    note that was written at an open. `own` says which file the note is. The partitions with the slot keys
-    `owing` begin an epoch that is `step` above their latest one when they are next opened.
+    """The content of the note. `number` is the marker's number, and `marker` identifies its file
+    (`Files.which`); they are 0 and empty in a note that was written at an open. `own` identifies the note's
+    file. The partitions with the slot keys `owing` begin an epoch `step` above their latest one when they are
+    next opened.
     """
 
     number: int
@@ -65,68 +67,73 @@ CLOSE_NOTE = CheckedFile(names.CLOSED, "note of a clean close", _made, 1 << 26)
 
 class OwedEpochs:
     """The partitions, by slot key, that begin an epoch when they are next opened, `step` above their latest
-    one. Threads: any, under the store's lock.
+    one.
+
+    Threads: any, under the store's lock.
     """
 
     def __init__(self, step: int = 0, keys: Collection[int] = ()) -> None:
         self.step, self._keys = step, set(keys)
 
     def of(self, key: int) -> int:
-        """Return how far above its latest epoch a partition begins one when it is opened; 0: it does not."""
+        """Return the step from a partition's latest epoch to the one that it must begin; 0 if it must begin
+        none.
+        """
         return self.step if key in self._keys else 0
 
     def begun(self, key: int) -> None:
-        """Note that a partition was opened, and owes nothing any more."""
+        """Note that a partition was opened, and has begun its epoch."""
         self._keys.discard(key)
 
     def among(self, keys: Collection[int]) -> tuple[int, ...]:
-        """Return those of these keys whose partitions owe an epoch."""
+        """Return the keys, among these, whose partitions have still to begin an epoch."""
         return tuple(sorted(self._keys.intersection(keys)))
 
 
 class FoundNote:
-    """What an open finds, before it takes the marker away: the note, None without a sound one, and whether it
-    is the `same` file, and the marker, if there is one. Files with several names (`cp -al`) are not.
+    """The note as an open finds it, before the marker is removed. `note` is None without a sound one. `same`
+    is true if the marker, or without one the note, is still the noted file; a file with several names (`cp
+    -al`) never is.
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:
-        self.note, self.same = _read(files, root), False
+        self.note, self.same = CLOSE_NOTE.hint(files, root), False  # a power cut may damage it
         if self.note is None:
             return
         path, noted = CLOSE_NOTE.path(root), self.note.own
         if has_marker:
             path, noted = names.below(root, names.CLEAN_SHUTDOWN), self.note.marker
-        with suppress(FileNotFoundError):  # it was no file, and was moved aside
+        with suppress(FileNotFoundError):  # it was no regular file, and was moved aside
             found = files.which(path, or_change=has_marker)
             self.same = found == noted and files.links(path) == 1
 
     def is_of_ours(self, number: int, published: int) -> bool:
-        """Return whether the marker with this number is that of a store of segstore's, and no broker's:
-        `published` is the number that the published ends have.
+        """Return whether the marker with this number was written by segstore, and not by a broker.
+        `published` is the number in the published ends.
         """
         return number > 0 and number in (published, 0 if self.note is None else self.note.number)
 
     @property
     def is_restored(self) -> bool:
-        """Return whether the store was copied since the note was written, as far as that can be told; a store
-        that was last open under a segstore of before notes counts as one.
+        """Return whether the store was copied since the note was written, as far as this can be found out. A
+        store without a note, last opened by an older segstore, counts as copied.
         """
         return not self.same
 
     def owed(self) -> OwedEpochs:
-        """Return what partitions owe, of a store that is the same."""
+        """Return the epochs that partitions have still to begin, for a store that was not copied."""
         return OwedEpochs() if self.note is None else OwedEpochs(self.note.step, self.note.owing)
 
 
 def owed_by(keys: Collection[int]) -> OwedEpochs:
-    """Return what the partitions of a restored store owe: a later epoch, all of them by one step."""
+    """Return the epochs that the partitions of a restored store have to begin, all by one random step."""
     return OwedEpochs() if not keys else OwedEpochs(2 + secrets.randbelow(STEPS - 1), keys)
 
 
 def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Collection[int]) -> None:
-    """Note which file the marker is that was written with this number, 0 if there is none, and what the
-    partitions with these keys owe. Without room nothing is noted: the next open begins epochs. Raises
-    OSError.
+    """Write the note: the file of the marker with this number (0 without a marker), and the epochs that the
+    partitions with these keys have still to begin. If the disk is full, no note is written, and the next open
+    begins epochs. Raises OSError.
     """
     marker = files.which(names.below(root, names.CLEAN_SHUTDOWN)) if number else ()
 
@@ -138,14 +145,3 @@ def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Col
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-
-
-def _read(files: Files, root: str) -> CloseNote | None:
-    try:
-        return CLOSE_NOTE.read(files, root)
-    except CorruptCheckpointError:  # as a power cut leaves it
-        return None
-    except OSError as error:
-        if error.errno not in NOT_A_FILE:
-            raise
-        return None

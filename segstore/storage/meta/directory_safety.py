@@ -1,9 +1,9 @@
 """Safety of a store's directories: no symbolic links, the store's own file mode, and removal of trees.
 
-What a symbolic link leads to belongs to somebody else. Files are opened without following one (`Files.open`);
-here are the directories on the way to them. The root itself may be a link, since its user named it. On disk
-trees are removed, of a symbolic link the link alone; the rest is only read. Threads: any; functions without
-state; one for each tree that is removed.
+The target of a symbolic link may belong to another program. `Files.open` follows no link to a file; this
+module checks the directories on the way to the files. The root itself may be a link, since its user named it.
+On disk trees are removed, of a symbolic link the link alone; other files are only read. Threads: any;
+functions without state; one for each tree that is removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
 
 MOST_MODE = 0o664
-"""The most that a new file may allow: a group may read and write, others read."""
+"""The largest mode of a new file: a group may read and write, other users read."""
 INBOX = f"{names.OURS}/{names.INBOX}"
 SEALED = f"{INBOX}/{names.SEALED}"
 PLACES = (
@@ -32,12 +32,12 @@ PLACES = (
 """Paths of directories below the root."""
 NEITHER = "neither a store nor a broker's log directory: is the path right?"
 _OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS})
-"""Names in the root by which a store is known, empty or not."""
+"""Names in the root that prove a store or a broker's directory, empty or not."""
 
 
 def is_store(files: Files, root: str, held: set[str]) -> bool:
-    """Return whether a directory, which holds these names, is a store, or a broker's: names like partitions'
-    alone do not say so. Raises OSError.
+    """Return whether a directory, which holds these names, is a store or a broker's log directory. A
+    subdirectory with a partition's name proves that only if it has a log or metadata. Raises OSError.
     """
     return bool(held & _OF_A_STORE) or any(
         names.parse_partition_dir(name) is not None and _is_partition(files, names.below(root, name))
@@ -46,7 +46,7 @@ def is_store(files: Files, root: str, held: set[str]) -> bool:
 
 
 def strangers(files: Files, root: str, held: set[str]) -> list[str]:
-    """Return the names of other files in a directory, which holds these names and is no store: sorted, and
+    """Return the names of files in a directory, which holds the names `held`, if it is no store: sorted, and
     without hidden ones. Raises OSError.
     """
     shown = sorted(name for name in held if not name.startswith(".") and name != "lost+found")
@@ -71,8 +71,8 @@ def _is_partition(files: Files, directory: str) -> bool:
 
 
 def check_places(files: Files, root: str) -> set[str]:
-    """Check segstore's directories in the store at `root`; returns those of PLACES that are there. Raises
-    OSError (ELOOP) where one is a symbolic link.
+    """Check segstore's directories in the store at `root`; return the existing ones of PLACES. Raises OSError
+    (ELOOP) if one is a symbolic link.
     """
     base, there = names.below(root, ""), set[str]()
     for place in PLACES:
@@ -82,8 +82,8 @@ def check_places(files: Files, root: str) -> set[str]:
 
 
 def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
-    """Return the mode of files that are made in this store: that which was chosen when the store was made, as
-    `.segstore` has it; `otherwise` where there is no `.segstore`.
+    """Return the mode of new files in this store. It was chosen when the store was made, and is the mode of
+    `.segstore`; without that directory it is `otherwise`.
     """
     try:
         return files.mode(names.below(root, names.OURS)) & MOST_MODE | FILE_MODE
@@ -95,13 +95,13 @@ def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
 
 
 def remove_tree(files: Files, directory: str) -> None:
-    """Remove a directory with all that is in it. Raises OSError; a part is left then."""
+    """Remove a directory and its content. After an OSError a part is left."""
     empty_tree(files, directory)
     files.rmdir(directory)
 
 
 def empty_tree(files: Files, directory: str, but: str = "") -> None:
-    """Remove all that is in a directory, except the file named `but`. Raises OSError; a part is left then."""
+    """Remove the content of a directory, except the file named `but`. After an OSError a part is left."""
     folders = set(files.directories(directory))
     for name in sorted(set(files.listdir(directory)) - {but}):
         path = os.path.join(directory, name)
@@ -112,19 +112,20 @@ def empty_tree(files: Files, directory: str, but: str = "") -> None:
 
 
 def remove_begun(files: Files, root: str, *, made: bool) -> None:
-    """Remove what an open that has failed has made in a directory without a store. What makes one goes first,
-    the lock last, which the caller holds; and the directory, where that was `made`, too. Anything else in it
-    stays. Raises OSError: a part is left then.
+    """Remove the files of a failed open in a directory without a store; other files stay. The lock file,
+    which the caller holds, is removed last, and a directory that the open has `made` after it. After an
+    OSError a part is left.
     """
     remove_logs_begun(files, root)
     for name in [*sorted(_OF_A_STORE.intersection(files.listdir(root))), names.LOCK]:
+        # The names in `_OF_A_STORE` go first: without them the directory is no store.
         files.unlink(names.below(root, name))
     if made and not files.listdir(root):
         files.rmdir(root)
 
 
 def remove_logs_begun(files: Files, root: str) -> None:
-    """Remove the log of the metadata, and settings, with which an open has begun. Raises OSError."""
+    """Remove the cluster metadata log and `.segstore` that an open has begun. Raises OSError."""
     for name in (names.partition_dir(CLUSTER_METADATA, 0), names.OURS):
         path = names.below(root, name)
         if files.exists(path):
@@ -132,9 +133,9 @@ def remove_logs_begun(files: Files, root: str) -> None:
 
 
 def remove_unused(files: Files, root: str) -> bool:
-    """Remove what is in the directory of a store without topics; False where there are topics. Raises
-    BlockingIOError where somebody has the store open; OSError: a part is left then, which is a store without
-    topics too.
+    """Remove the content of a store without topics; return False if there are topics. Raises BlockingIOError
+    if another process has the store open. After an OSError a part is left, which is a store without topics
+    too.
     """
     path = os.path.join(root, names.LOCK)
     with files.lock(path):

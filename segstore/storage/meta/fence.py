@@ -1,8 +1,7 @@
-"""`Fence`: a store was demoted, since a standby of it leads from a later leader epoch on. On disk:
+"""`Fence`: the record that a store was demoted, as its standby leads from a later leader epoch on. On disk:
 `.segstore/fence`, a `CheckedFile`.
 
-A store with a fence takes no appends and no changes of topics any more, in no process. Threads: any;
-immutable.
+A store with a fence refuses appends and changes of topics, in every process. Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 @dataclass(frozen=True)
 class Fence:
-    """Node `leader` leads from `leader_epoch` on; its directory id is `directory_id`, "" where that is not
-    known. `at_ms` is when the store was told, `why` in what words.
+    """The demotion of a store. Node `leader` leads from `leader_epoch` on; its directory id is
+    `directory_id`, "" if that is not known. `at_ms` is the time of the demotion, `why` its reason in words.
     """
 
     leader_epoch: int
@@ -27,7 +26,7 @@ class Fence:
     why: str
 
     def told(self, root: str) -> str:
-        """Return what a caller is told whose append is refused."""
+        """Return the error text for a refused append."""
         return (
             f"{root} was demoted: node {self.leader} leads from leader epoch {self.leader_epoch} on "
             f"({self.why}); "

@@ -1,5 +1,5 @@
-"""`LagNote`: what the process that has a primary or a standby open notes for others: how far the standby lies
-behind. On disk: `.segstore/lags`, a `CheckedFile`, written anew while it changes, and never synced.
+"""`LagNote`: the standby's lag, noted for other processes by the process that has the primary or the standby
+open. On disk: `.segstore/lags`, a `CheckedFile`, written anew while it changes, and never synced.
 
 Threads: any; immutable.
 """
@@ -14,14 +14,15 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 PRIMARY = "primary"
 LONGEST_MS, FRESH_MS = 5_000, 15_000
-"""A process that works notes at least every LONGEST_MS: a note that is older than FRESH_MS tells of another.
+"""A live process writes the note at least every LONGEST_MS: a note older than FRESH_MS is a
+dead process's.
 """
 _INTS = (int, int, int, int)
 
 
 class NotedLag(NamedTuple):
-    """A partition, and what the standby lacks of it: records, bytes (-1 where they are not known), and the ms
-    since it had all.
+    """A partition, and the standby's lag in it: records, bytes (-1 if they are not known), and the ms since
+    the standby last had all records.
     """
 
     topic: str
@@ -33,10 +34,10 @@ class NotedLag(NamedTuple):
 
 @dataclass(frozen=True)
 class LagNote:
-    """`side` is PRIMARY or `role.STANDBY`, whose directory this is; `directory_id` is that of the standby.
-    `at_ms` is when the note was made; `waits` is why the standby is not heard of, or can't go on, "" where it
-    is and can. A replica that has lagged for `lag_time_max_ms` is not in sync. Partitions that the standby
-    has not fetched are not among `partitions`.
+    """The lag of a standby. `side` is PRIMARY or `role.STANDBY`, by the role of this directory;
+    `directory_id` is that of the standby. `at_ms` is the time of the note; `waits` is the reason why the
+    standby is silent or stopped, "" if it works. A replica that has lagged for `lag_time_max_ms` is not in
+    sync. Partitions that the standby has not fetched are missing in `partitions`.
     """
 
     side: str

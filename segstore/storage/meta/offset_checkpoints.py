@@ -2,8 +2,8 @@
 
 A file has a version line (0), a line with the number of entries, and a line per entry, each ended by a
 newline (org.apache.kafka.server.common.CheckpointFile): "topic partition offset" or "epoch startOffset". A
-file that is missing or empty has no entries; any other content that has not this form is an error, never a
-guess. Files are replaced in one step and synced, so that a crash leaves the old content or the new.
+missing or empty file has no entries; any other content is an error, never a guess. Files are replaced in one
+step and synced, so that a crash leaves the old content or the new.
 
 Threads: the functions any; a `LeaderEpochs` is used under the partition's lock.
 """
@@ -45,7 +45,7 @@ def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
 
 
 def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """Return the bytes that `parse_offsets` reads, in order of topic and partition."""
+    """Return the offsets in the form that `parse_offsets` reads, in order of topic and partition."""
     lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
     return _format(lines)
 
@@ -61,7 +61,7 @@ def parse_leader_epochs(data: bytes, where: Path) -> list[tuple[int, int]]:
 
 
 def format_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """Return the bytes that `parse_leader_epochs` reads."""
+    """Return the epochs in the form that `parse_leader_epochs` reads."""
     return _format([f"{epoch} {start}\n" for epoch, start in epochs])
 
 
@@ -74,7 +74,7 @@ def _entries(data: bytes, where: Path, width: int) -> list[tuple[int, list[bytes
     if not data:
         return []
     *lines, rest = data.split(b"\n")
-    if rest:  # a number that was cut off would be another number
+    if rest:  # a number that was cut off would be read as another number
         raise CorruptCheckpointError(where, len(lines) + 1, "the last line does not end")
     version = _number(lines[0], MAX_OFFSET, where, 1)
     if version != VERSION:
@@ -110,15 +110,15 @@ def _shown(text: bytes) -> str:
 
 
 def read_offsets(files: Files, path: Path) -> dict[tuple[str, int], int]:
-    """Return the offsets by (topic, partition); none where the file is missing. Raises
-    CorruptCheckpointError, OSError.
+    """Return the offsets by (topic, partition), none of a missing file. Raises CorruptCheckpointError,
+    OSError.
     """
     return parse_offsets(_read(files, path), path)
 
 
 def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | None, str]:
-    """Do what `read_offsets` does, with a text that says why the file can't be used; None where the file is
-    missing or can't be used. Raises an OSError that may pass.
+    """Return the offsets by (topic, partition), or None if the file is missing or can't be used, and the
+    reason why it can't be used. Raises an OSError that may pass.
     """
     try:
         data = files.read_file(path)
@@ -146,12 +146,12 @@ def _read(files: Files, path: Path) -> bytes:
 
 
 class LeaderEpochs(LeaderEpochCache):
-    """The leader epochs of a partition and the file that they are kept in (Kafka: LeaderEpochFileCache with
-    its LeaderEpochCheckpointFile). Changes are in memory until `save`.
+    """The leader epochs of a partition and their file (Kafka: LeaderEpochFileCache with its
+    LeaderEpochCheckpointFile). Changes are in memory until `save`.
 
-    The file may be written without a sync (Kafka: KAFKA-15046): after a power cut it may be an older one, and
-    epochs that it lacks are found in the batches that were written under them. Before a flush tells that such
-    batches are durable, `sync` makes the file durable, too: compaction may remove the batches later.
+    The file may be written without a sync (Kafka: KAFKA-15046). After a power cut it may be an older one;
+    then the missing epochs are found in their record batches. Before a flush reports such batches as durable,
+    `sync` makes the file durable too: compaction may remove the batches later.
     """
 
     def __init__(self, files: Files, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -161,8 +161,8 @@ class LeaderEpochs(LeaderEpochCache):
 
     @classmethod
     def load(cls, files: Files, path: Path) -> LeaderEpochs:
-        """Return the epochs in the file; none where it is missing. As in Kafka, entries that do not rise are
-        replaced by later ones.
+        """Return the epochs in the file, none if it is missing. As in Kafka, an entry replaces
+        earlier entries that are not below it.
 
         Raises CorruptCheckpointError, OSError.
         """
@@ -176,10 +176,10 @@ class LeaderEpochs(LeaderEpochCache):
             self._unsynced = not sync
 
     def sync(self) -> None:
-        """Make durable what was written without a sync. Any thread may call this. Raises OSError."""
+        """Sync the file if `save` has left that out. Any thread may call this. Raises OSError."""
         if not self._unsynced:
             return
-        self._unsynced = False  # first: what is written meanwhile is left to the next sync
+        self._unsynced = False  # first: a later save without a sync is left to the next `sync`
         try:
             with suppress(FileNotFoundError), self._files.open(self._path, write=True) as handle:
                 self._files.sync(handle)

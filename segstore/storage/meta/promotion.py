@@ -1,4 +1,5 @@
-"""`Promotion`: how a directory has come to lead. On disk: `.segstore/promotion`, a `CheckedFile`.
+"""`Promotion`: the promotion of a standby to primary. On disk: `.segstore/promotion`, a `CheckedFile`.
+
 Threads: any; immutable.
 """
 
@@ -12,8 +13,9 @@ from segstore.storage.meta.checked_file import CheckedFile
 
 @dataclass(frozen=True)
 class Promotion:
-    """`leader_epoch` is the first one of the promoted store's own; `source` the address of the primary
-    before, and `told` whether that one knows; `directory_id` is that of the standby that was promoted.
+    """A promotion of the standby with directory id `directory_id`. `leader_epoch` is its first own epoch;
+    `source` is the address of the former primary, and `told` is true if that primary has acknowledged the
+    promotion.
     """
 
     leader_epoch: int

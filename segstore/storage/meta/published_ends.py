@@ -3,19 +3,19 @@
 The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition: key, log start
 offset, log end offset, high watermark, last stable offset, recovery point, layout (counts changes of the list
 of segments) and leader epoch, and a check of them all (_native/ends.c). The key is a hash of topic id and
-partition, so that a slot itself says whose it is. A slot whose check is wrong is damaged, and ignored. A file
-from before slots had checks is not `checked` until the next writer has opened it: its numbers are claims,
-which something else must confirm. Numbers are in host byte order: the file is of use on this machine only,
-and what an open store has published only until the machine is booted anew, since a power cut leaves any
+partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and ignored.
+A file from before slots had checks is not `checked` until the next writer has opened it: its numbers are
+claims, which another source must confirm. Numbers are in host byte order, since only this machine uses the
+file. The ends of an open store are valid only until the machine is booted anew, since a power cut leaves any
 mixture of old and new.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
 grows, in place, and is never truncated, so that a mapping of it is always safe; a damaged header or slot is
 made anew in place, so that readers that have the file mapped go on.
 
-If several processes append to the store, the ends of its logs are in `.segstore/shared` (`shared_header`):
-of a slot here only the key counts then. The generation changes when sharing begins or ends, and when that
-file has grown, and so everybody maps it anew.
+If several processes append to the store, the ends of its logs are in `.segstore/shared` (`shared_header`),
+and only the key of a slot here is valid. The generation changes when sharing begins or ends, and when the
+shared file has grown, so that all readers map the files anew.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from segstore.files.reserve import in_reserve
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
-from segstore.storage.meta.followed_ends import FollowedEnds
+from segstore.storage.meta.tailed_ends import FollowedEnds
 
 if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
@@ -52,7 +52,7 @@ _PATIENCE = 50  # milliseconds
 
 
 class Ends(NamedTuple):
-    """What is published of one partition. After a failed sync `recovery_point` holds the complement (~) of
+    """The published ends of one partition. After a failed sync `recovery_point` holds the complement (~) of
     the recovery point, which is negative.
     """
 
@@ -74,22 +74,24 @@ class Ends(NamedTuple):
 Numbers = tuple[int, int, int, int, int, int, int, int]
 """The fields of `Ends`."""
 Place = tuple[int, int]
-"""The base offset of a log's active segment, and the position there at which the log ends."""
+"""The base offset of a log's active segment, and the file position at which the log ends."""
 Shown = tuple[int, Numbers, "Place | None"]
-"""A slot, what is published there, and the place; None: that of a partition that nobody has opened."""
+"""A slot, its ends, and the log's place; the place is None for a partition that is not open."""
 
 
 class SharingSide(Protocol):
-    """What a host shows to the processes that append to its store, too (`shared.sharing`)."""
+    """The shared file as a host uses it: the other appending processes see the ends that are published there
+    (`shared.sharing`).
+    """
 
     def of(self, slot: int, key: int) -> Any:
-        """Return the share (`seg_share *`) of the partition that has this slot. Raises OSError."""
+        """Return the share (`seg_share *`) of the partition in this slot. Raises OSError."""
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
-        """Show ends of logs, all at one moment; `ends` is the mapping of the published ends."""
+        """Publish ends of logs, all at one moment; `ends` is the mapping of the published ends."""
 
     def end(self, slot: int, key: int) -> None:
-        """Let nobody append to the log of a partition that was deleted."""
+        """Refuse further appends to the log of a deleted partition."""
 
 
 def slot_key(topic_id: str, topic: str, partition: int) -> int:
@@ -99,7 +101,7 @@ def slot_key(topic_id: str, topic: str, partition: int) -> int:
 
 
 class _Mapped:
-    """The mapping that writer and readers share: keys of slots, and the look-up of a key."""
+    """The mapping of the file, for both writer and readers: keys of slots, and the look-up of a key."""
 
     def __init__(self, files: Files, path: str, *, write: bool) -> None:
         self._files, self._path, self._write = files, path, write
@@ -114,7 +116,7 @@ class _Mapped:
             if not HEADER <= size <= ends_header.MOST:
                 raise OSError(errno.EINVAL, f"no published ends are {size} bytes", self._path)
             self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
-            self.inode = self._files.inode(handle)  # no other file has it while this one is mapped
+            self.inode = self._files.inode(handle)  # unique while this file is mapped
         self._bytes = held("uint8_t[]", self._memory)
         self._size = size
         self._generation = self._read_generation()
@@ -122,7 +124,7 @@ class _Mapped:
         self._map_shared()
 
     def _map_shared(self) -> None:
-        """Map the shared file, as large as it is by now, if the store is shared. Raises OSError."""
+        """Map the shared file in its present size, if the store is shared. Raises OSError."""
         path = self._shared_path
         if not self._files.exists(path):
             self.shared = None
@@ -133,7 +135,7 @@ class _Mapped:
         self.shared = None if size is None else SharedMap(self._files, path, size, write=self._write)
 
     def _map_more(self, slots: list[int]) -> None:
-        """Map the shared file anew if a slot lies behind the mapping."""
+        """Map the shared file anew if one of the slots lies after the mapping's end."""
         if self.shared is not None and max(slots, default=-1) >= self.shared.logs:
             self._map_shared()
 
@@ -148,8 +150,9 @@ class _Mapped:
             slots.cast("q") as numbers,
             numbers[:: SLOT // 8] as keys,
         ):
-            found = dict(zip(keys.tolist(), range(count), strict=True))  # the writer may claim a slot now
-        found.pop(0, None)  # slots that are free
+            # the writer may claim a slot during this
+            found = dict(zip(keys.tolist(), range(count), strict=True))
+        found.pop(0, None)  # key 0: free slots
         return found
 
     @property
@@ -164,15 +167,15 @@ class _Mapped:
         return header is None or header.checked
 
     def damaged(self) -> list[int]:
-        """Return the slots whose check is wrong; none while a publication is under way, also one that a
-        killed writer never ends.
+        """Return the slots with a wrong check; an empty list during a publication, also one that a killed
+        writer left unfinished.
         """
         keys = (self._numbers(list(range((self._size - HEADER) // SLOT))) or [])[::8]
         return [slot for slot, key in enumerate(keys) if key == lib.SEG_ENDS_DAMAGED]
 
     @property
     def cut_short(self) -> bool:
-        """Return whether a publication is under way, or was when its writer was killed."""
+        """Return whether a publication has begun and not ended, perhaps because its writer was killed."""
         return bool(self._sequence() % 2)
 
     def _sequence(self) -> int:
@@ -190,18 +193,18 @@ class _Mapped:
 
     @property
     def nonce(self) -> int:
-        """Return the number that the last clean close wrote; the clean shutdown marker holds the same."""
+        """Return the number of the last clean close, which is also in the clean shutdown marker."""
         return int(struct.unpack_from("<q", self._memory, ends_header.NONCE_AT)[0])
 
     @property
     def publications(self) -> int:
-        """Return how often ends were published, modulo 2^32."""
+        """Return the number of publications, modulo 2^32."""
         return int(struct.unpack_from("<I", self._memory, ends_header.PUBLICATIONS_AT)[0])
 
     @property
     def news(self) -> int:
-        """Return a number that changes with every nudge, and is another one in another file."""
-        shared = self.shared  # another thread may map it anew meanwhile
+        """Return a number that changes with every nudge, and differs for another file."""
+        shared = self.shared  # a local name, since another thread may map it anew
         return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size, _of_c(shared)))
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
@@ -212,8 +215,8 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake(self) -> None:
-        """Have all threads in `wait`, in other processes too, return early, and those of this process that
-        wait for followed ends. Raises OSError.
+        """Have all threads in `wait`, in other processes too, return early, and the threads of this process
+        that wait for followed ends. Raises OSError.
         """
         code = lib.seg_rouse(self._bytes, self._size)
         if code < 0:
@@ -221,8 +224,8 @@ class _Mapped:
 
     @calls_out
     def wait_for_adoption(self, seconds: float) -> None:
-        """Return when the store's writer calls `wake_sealers`, after `seconds`, or at a signal; publications
-        don't end this wait. A call that comes just before it is missed.
+        """Return when the store's writer calls `wake_sealers`, after `seconds`, or at a signal. Publications
+        don't end this wait. A `wake_sealers` just before this call is missed.
         """
         timeout = max(0, int(min(seconds, _LONGEST_WAIT) * 1e9))
         code = lib.seg_await_adoption(self._bytes, self._size, timeout)
@@ -236,8 +239,8 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def follow(self, keys: list[int]) -> FollowedEnds:
-        """Return what is published under these keys, to wait for more. Raises LookupError where that can't be
-        told of one of them now.
+        """Return the published ends of these keys, to wait for changes. Raises LookupError if the ends of a
+        key can't be read now.
         """
         if self._read_generation() != self._generation and not self._write:
             self._map()
@@ -253,9 +256,10 @@ class _Mapped:
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
     def _numbers(self, slots: list[int], shared: SharedMap | None = None) -> list[int] | None:
-        """Return the content of some slots, eight numbers each, the key first, or what the shared logs say;
-        None where a publication does not end. The caller's `shared` keeps that mapping.
+        """Return the eight numbers of each of these slots, from the shared logs if there are any; None if a
+        publication does not end.
         """
+        # The caller keeps `shared`, and so its mapping, alive.
         n, numbers = len(slots), ffi.new("int64_t[]", slots)
         values = ffi.new("int64_t[]", 8 * n)
         code = lib.seg_snapshot(self._bytes, self._size, _of_c(shared), numbers, values, n, _SPINS)
@@ -263,11 +267,11 @@ class _Mapped:
 
 
 class EndsWriter(_Mapped):
-    """The store's side. Publications of all partitions pass one lock, held for nanoseconds.
+    """The writer of the published ends. Publications of all partitions pass one lock, held for nanoseconds.
 
-    `damage` says what was wrong with the file: that is put right, and what it made unreadable counts as not
-    published. `found`: whether the file had a sound header; `was_checked`: whether what was published had
-    checks when the file was opened; `lost`: whether anything was damaged, or half published.
+    `damage` lists the damages that were found and repaired; damaged ends count as not published. `found`: the
+    file had a sound header; `was_checked`: header and slots had checks when the file was opened; `lost`: ends
+    were damaged, or half published.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -287,28 +291,32 @@ class EndsWriter(_Mapped):
         self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
         self.lock = Mutex()
         self.on_published: tuple[Callable[[], None], ...] = ()
-        """Called behind each publication, but those that C makes by itself, in the thread that publishes; it
-        may hold locks of the partition's, so no call may wait."""
+        """Called after each publication from Python, in the publishing thread, which may hold locks of the
+        partition: so no call may wait.
+        """
         self._outgrown: list[Any] = []
-        """Mappings of the file from before it grew, at which C may publish: they show the same pages."""
+        """Mappings of the file from before it grew, in which C may still publish: they show the
+        same pages.
+        """
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
-        """The side of a host whose store other processes append to; None where the store is not shared."""
-        self._has_left = False  # whether another process is the host by now
-        self._claimed = False  # whether a slot was claimed, in which nothing may be published yet
+        """The shared file of a host to which other processes append; None if the store is not shared."""
+        self._has_left = False  # whether another process may be the host now
+        self._claimed = False  # whether a slot was claimed since the last publication
         self.was_checked = there.header.checked if self.found and there.header else True
         self._mend()
         self._free = self._find_free()
 
     def _fill_up(self, files: Files, path: str, size: int) -> None:
-        """Extend the file to a size of whole steps again."""
+        """Extend the file to a multiple of STEP again."""
         self.damage.append(f"its size is {size} bytes, not a multiple of {STEP}")
         with files.open(path, write=True) as handle:
             files.allocate(handle, size, STEP - size % STEP)
 
     def _mend(self) -> None:
         """Make the sequence even, give every slot its check, and free damaged slots."""
-        # A writer that was killed within a publication left the sequence odd, at which nothing can be read.
+        # A writer that was killed within a publication left the sequence odd, and an odd sequence blocks
+        # readers.
         torn = self.cut_short
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
@@ -326,7 +334,7 @@ class EndsWriter(_Mapped):
             lib.seg_publish(self._bytes, self._size, [slot], list(_FREE), 1)
         if bad and not torn:
             self.damage.append(f"{len(bad)} of its slots are damaged")
-        if torn and self.nonce:  # nothing is published behind a clean close
+        if torn and self.nonce:  # no ends are published after a clean close
             self.damage.append("its sequence is odd")
         if bad or not self.was_checked:
             self._slots = self._scan_keys()
@@ -338,7 +346,7 @@ class EndsWriter(_Mapped):
         return [s for s in range((self._size - HEADER) // SLOT - 1, -1, -1) if s not in taken]
 
     def get(self, key: int) -> Ends | None:
-        """Return what is published under `key`."""
+        """Return the published ends of `key`."""
         slot = self._slots.get(key)
         if slot is None:
             return None
@@ -346,8 +354,8 @@ class EndsWriter(_Mapped):
         return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
-        """Return the slot of `key`, taken from the free slots if it has none yet: then nothing is published
-        in it until its owner does. Raises OSError where there is no room.
+        """Return the slot of `key`, taken from the free slots if it has none yet. A new slot is empty until
+        its first publication. Raises OSError if there is no room.
         """
         with self.lock:
             if key not in self._slots:
@@ -358,8 +366,8 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give partitions the slots again that they have in the shared file, of which `left` has the values:
-        a kill within a publication loses one, and guests go by its number. Raises OSError.
+        """Give partitions the slots that they have in the shared file, since guests use the slot's number; a
+        kill within a publication may have lost it here. `left` has the ends by slot. Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():
@@ -378,22 +386,21 @@ class EndsWriter(_Mapped):
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
     def tell_shared(self) -> None:
-        """Map the shared file anew, and have all readers do so: the store has become a shared one, or the
-        file has grown. Appends of other processes to logs that are new there come behind this. Raises
-        OSError.
+        """Map the shared file anew, and have all readers do so, because sharing has begun or the file has
+        grown. Called before other processes append to logs that are new in the file. Raises OSError.
         """
         with self.lock:
             self._map_shared()
             self._bump_generation()
 
     def leave(self) -> None:
-        """Publish nothing any more, whatever sync ends late: another process will be the host."""
+        """Publish nothing any more, also after a late sync, because another process will be the host."""
         with self.lock:
             self._has_left = True
 
     def end_sharing(self) -> None:
-        """Publish here what the shared logs say, and then have the shared file be an old one: nobody shares
-        the store any more. Readers see no end go back. Raises OSError.
+        """Publish the ends of the shared logs here, then mark the shared file as ended. No process shares the
+        store any more, and readers see no end go back. Raises OSError.
         """
         with self.lock:
             if self.shared is None:
@@ -416,8 +423,8 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
-        # An append of C's wakes readers behind the tail's lock, and may still use this mapping when the tail
-        # has the next one already.
+        # An append in C wakes readers after it released the tail's lock, and may still use this mapping when
+        # the tail has the next one already.
         self._outgrown.append(self._bytes)
         try:
             self._map()
@@ -426,7 +433,7 @@ class EndsWriter(_Mapped):
         self._free = self._find_free()
 
     def release(self, key: int) -> None:
-        """Give the slot of a deleted partition back."""
+        """Free the slot of a deleted partition."""
         with self.lock:
             slot = self._slots.pop(key, None)
         if slot is not None:
@@ -438,12 +445,12 @@ class EndsWriter(_Mapped):
                 self._bump_generation()
 
     def clear(self) -> None:
-        """Forget all that is published, since another writer, such as a broker, used the directory."""
+        """Free all slots, because another writer, such as a broker, used the directory."""
         for key in self.keys():
             self.release(key)
 
     def publish_one(self, slot: int, ends: Numbers) -> None:
-        """Make the ends of one partition visible."""
+        """Publish the ends of one partition."""
         with self.lock:
             is_usual = (
                 self._gathered is None
@@ -460,9 +467,7 @@ class EndsWriter(_Mapped):
             call()
 
     def publish(self, slots: list[int], ends: Sequence[Numbers], places: Sequence[Place | None] = ()) -> None:
-        """Make the ends of several partitions visible at once; `places` are those of the same partitions in a
-        store that is shared.
-        """
+        """Publish the ends of several partitions at once; `places` are the logs' places in a shared store."""
         with self.lock:
             if self._has_left:
                 return
@@ -473,7 +478,7 @@ class EndsWriter(_Mapped):
             shown = [
                 each
                 for each in zip(slots, ends, places, strict=True)
-                # Where a topic was deleted meanwhile, its slot may be another partition's.
+                # The slot of a deleted topic may belong to another partition now.
                 if not each[1][0] or self._slots.get(each[1][0]) == each[0]
             ]
             if slots and not shown:
@@ -483,7 +488,7 @@ class EndsWriter(_Mapped):
             slots = [slot for slot, _, _ in shown]
             flat = [number for _, numbers, _ in shown for number in numbers]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
-            if self._claimed:  # readers look for slots anew
+            if self._claimed:  # readers look up slots anew
                 self._bump_generation()
                 self._claimed = False
         for call in self.on_published:
@@ -491,9 +496,7 @@ class EndsWriter(_Mapped):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Run a block at whose end all that is published within becomes visible at once. One thread at a
-        time.
-        """
+        """Publish all ends at once when the block ends. One thread at a time."""
         self._gathered = {}
         try:
             yield
@@ -514,27 +517,26 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Return whether a recovery failed, since the last clean close, of a partition of which nothing is
-        published.
+        """Return whether, since the last clean close, a recovery failed of a partition without published
+        ends.
         """
         return self._doubt
 
     def doubt(self) -> None:
-        """Note that such a recovery failed."""
+        """Note that the recovery of a partition without published ends failed."""
         self._doubt = True
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """Mark what is published from now on as an open store's. The mark is durable: else the last clean
-        shutdown's number could be back after a power cut, and a broker would seem to have used the directory.
-        Raises OSError.
+        """Mark the ends as an open store's, durably. Without the mark the last clean shutdown's number might
+        be back after a power cut, and a broker would seem to have used the directory. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
         self.sync()
 
     def sync(self) -> None:
-        """Make durable what is published, and the file's name. Raises OSError."""
+        """Sync the file and its name. Raises OSError."""
         with self._files.open(self._path, write=True) as handle:
             self._files.sync(handle)
         self._files.sync_dir(self._path.rpartition("/")[0])
@@ -544,27 +546,27 @@ class EndsWriter(_Mapped):
         self.nudge()
 
     def nudge(self) -> None:
-        """Have all threads that wait, in other processes too, look at more than ends: there is other news."""
+        """Have all waiting threads, in other processes too, look at topics and groups as well as ends."""
         lib.seg_nudge(self._bytes, self._size)
 
 
 class EndsReader(_Mapped):
-    """The side of another process, or of a reader in this one: it takes no lock and changes nothing."""
+    """The reading side, in another process or in this one: it takes no lock and changes nothing."""
 
     def __init__(self, files: Files, path: str) -> None:
         super().__init__(files, path, write=False)
         self._last: dict[int, Ends] = {}
 
     def get(self, key: int) -> Ends | None:
-        """Return what is published under `key`; None where nothing is.
+        """Return the published ends of `key`; None without any.
 
-        A writer that was killed in the middle of a publication leaves the sequence odd: then the last
-        consistent values that this reader saw are given.
+        If a writer was killed within a publication, the sequence stays odd: then the last consistent values
+        that this reader saw are returned.
         """
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """Return what is published under some keys, all at one moment; a dead writer's as `get` says."""
+        """Return the published ends of some keys, all of one moment; after a writer's kill as `get`."""
         if self._read_generation() != self._generation:
             self._map()
         slots = [slot for slot in map(self._slots.get, keys) if slot is not None]
@@ -572,7 +574,7 @@ class EndsReader(_Mapped):
         for _ in range(_PATIENCE):
             if found is not None:
                 break
-            # A writer that was preempted within a publication goes on soon; a dead one never does.
+            # A writer that was preempted within a publication goes on soon; a dead writer never does.
             time.sleep(0.001)
             found = self._read(slots)
         self._last.update((ends.key, ends) for ends in found or () if ends.key > 0)
@@ -580,8 +582,8 @@ class EndsReader(_Mapped):
         return {key: self._last[key] for key in there if key in self._last}
 
     def glance(self, ends: Ends) -> EndsGlance | None:
-        """Return what tells whether these ends, which `get` gave, are published still; None where they are
-        not by now.
+        """Return a glance that shows whether these ends, a result of `get`, are still published; None if they
+        are not.
         """
         generation, memory, shared = self._generation, self._bytes, self.shared
         slot = self._slots.get(ends.key)
@@ -591,21 +593,21 @@ class EndsReader(_Mapped):
         return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
-        """Return where segments of a shared log end that may have more bytes; see `SharedMap.sealed`."""
+        """Return the ends of sealed segments of a shared log whose files may be longer, by base offset."""
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)
 
 
 class EndsGlance:
-    """Looks whether one partition's ends are as they were seen: one call of C."""
+    """Compares one partition's ends with the last seen ones, by one call of C."""
 
     __slots__ = ("_memory", "_seen")
 
     def __init__(self, seen: Any, memory: tuple[Any, SharedMap | None]) -> None:
-        self._seen, self._memory = seen, memory  # C reads the memory for as long as this object is there
+        self._seen, self._memory = seen, memory  # keeps the memory alive, which C reads
 
     def unchanged(self) -> bool:
-        """Return whether the ends are the same; False also where a publication is under way."""
+        """Return whether the ends are the same; False also during a publication."""
         return bool(lib.seg_unchanged(self._seen))
 
 
@@ -614,7 +616,7 @@ def _of_c(shared: SharedMap | None) -> Any:
 
 
 def _after(number: int) -> int:
-    """Return the next number of an int64 counter: whatever the file says, it fits."""
+    """Return the next number of an int64 counter; it wraps, as a damaged file may hold any number."""
     return (number + 1) & INT64_MAX
 
 
@@ -630,11 +632,11 @@ def _create(files: Files, path: str) -> None:
 
 
 def _wipe(files: Files, path: str, size: int) -> None:
-    """Clear a file that readers may have mapped, so that nothing is published in it."""
+    """Clear a file that readers may have mapped."""
     with files.open(path, write=True) as handle:
         files.allocate(handle, 0, size)  # fills holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
-        # A generation unlike any before: readers that have the file mapped look for slots anew.
+        # A new random generation has readers that have the file mapped look up slots anew.
         _write_anew(files, handle, secrets.randbits(62))
 
 
@@ -644,7 +646,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """Return the published ends; None where there is no such file, or the file holds an open store's ends
-    from before the machine was booted. Raises OSError.
+    """Return the published ends; None without a file, and for an open store's ends from before the machine
+    was booted. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

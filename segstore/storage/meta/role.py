@@ -1,7 +1,7 @@
-"""`Role`: what a directory is to another machine, whose records it follows. On disk: `.segstore/role`, a
-`CheckedFile`.
+"""`Role`: a directory's role of a mirror or a standby of another machine's store. On disk: `.segstore/role`,
+a `CheckedFile`.
 
-A directory with a role is written by what gave it the role, and by nothing else: each of its partitions is a
+Only the mirror or standby that gave a directory its role writes the directory: each of its partitions is a
 replica. Threads: any; immutable.
 """
 
@@ -22,13 +22,13 @@ NOT_PROMOTING = -1
 
 @dataclass(frozen=True)
 class Role:
-    """`kind` is one of ROLES; `cluster_id` and `source` say whose records these are, `topics` which were
-    chosen; `leader_epoch` is the largest one that was seen, -1 for none. `ending`: the role is being given
-    up.
+    """The role of a directory. `kind` is one of ROLES; `cluster_id` and `source` identify the cluster that it
+    copies, `topics` are the chosen topics; `leader_epoch` is the largest epoch that was seen, -1 for none.
+    `ending`: the role is being given up.
 
-    A standby has its `mode`, "async" or "sync", and a `directory_id` for good. `promoting` is the leader
-    epoch from which it leads once its promotion is complete, `old` and `reason` what was said of that. `own`
-    are the ids of topics that it had as a primary, and that were not seen at its new primary yet.
+    A standby has its `mode`, "async" or "sync", and a permanent `directory_id`. `promoting` is the leader
+    epoch from which it leads once its promotion is complete; `old` and `reason` describe the promotion. `own`
+    are the ids of topics that it had as a primary, and that it has not seen at its new primary yet.
     """
 
     kind: str
@@ -56,12 +56,12 @@ def _role(held: dict[str, Any]) -> Role:
 
 
 ROLE = CheckedFile(names.ROLE, "role", _role, 1 << 20)
-"""It is None of an ordinary store; removing it makes the directory one."""
+"""Reads as None for an ordinary store; removing the file makes the directory ordinary."""
 
 
 def has_only(files: Files, root: str, left: Collection[str] = ()) -> bool:
-    """Return whether nothing is in a directory but these names, and temporary files of ours: a process that
-    was killed before the role was there has left them. Raises OSError.
+    """Return whether a directory holds only the names `left` and temporary files of segstore. A process that
+    was killed before it wrote the role leaves such files. Raises OSError.
     """
     found = {*files.listdir(root)}.difference(left)
     if not found:

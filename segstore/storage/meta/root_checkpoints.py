@@ -1,12 +1,12 @@
 """The checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner offsets.
 
-Each is Kafka's text of (topic, partition, offset), which has no checksum: `checked_copy` has the same numbers
-with one. Where the copy is the last writer's, it is believed, and the text is made anew from it. Where the
-copy may be older (a broker may have been killed here), the text is believed, but of two log start offsets the
-smaller one, which keeps more records. Where there is no such copy (a broker was here, it is damaged, or from
-before there were copies) there are only the texts, and nothing is deleted because of them: a log start offset
-that only a text had is a claim, noted in the copy from then on, until the log start is moved on purpose.
-Partitions that were not loaded since the store was opened keep their lines.
+Each is Kafka's text of (topic, partition, offset), which has no checksum; `checked_copy` has the same numbers
+with one. If the copy is the last writer's, it is believed, and the text is made anew from it. If the copy may
+be older (a broker may have been killed here), the text is believed, except that the smaller one of two log
+start offsets is taken, which keeps more records. If the copy is missing, damaged, or older than a broker's
+use, there are only the texts, and nothing is deleted because of them: a log start offset that only a text had
+is a claim, noted in the copy from then on, until the log start is moved on purpose. Partitions that were not
+loaded since the store was opened keep their lines.
 
 Threads: any; one lock, held while files are written.
 """
@@ -28,7 +28,7 @@ _COPY = f"{names.OURS}/{names.CHECKPOINTS}"
 TopicPartitionKey = tuple[str, int]
 Lines = dict[TopicPartitionKey, int]
 Changes = Mapping[TopicPartitionKey, int | None]
-"""New offsets; None where a line is removed."""
+"""New offsets; None removes a line."""
 LOG_START_FILES = (
     names.LOG_STARTS,
     names.CLEAN_SHUTDOWN,
@@ -39,12 +39,12 @@ LOG_START_FILES = (
 
 
 class RootCheckpoints:
-    """The four checkpoints. `told` says what was wrong: the file's name below the root, the damage, and what
-    is done about it.
+    """The four checkpoints. `told` lists the damages: the file's name below the root, the damage, and its
+    repair.
 
-    `there` is what lies in the root and in `.segstore`, as paths below the root: other files are missing.
+    `there` are the names in the root and in `.segstore`, as paths below the root: other files are missing.
     `marker` and `published` are the numbers of the clean shutdown marker and the published ends as they were
-    found, None where there was none. `copied`: whether the writer that published makes copies of the texts.
+    found, None without one. `copied`: the writer that published also wrote copies of the texts.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class RootCheckpoints:
         return lines
 
     def is_checked(self, name: str, key: TopicPartitionKey) -> bool:
-        """Return whether a copy with a checksum had the same offset of a partition when the store was
-        opened.
+        """Return whether a copy with a checksum had the same offset of a partition when the
+        store was opened.
         """
         return _is_checked(name, key, self._held[name].get(key), self._copy, self._current)
 
@@ -104,12 +104,13 @@ class RootCheckpoints:
     def update(
         self, changes: Mapping[str, Changes] | Callable[[], Mapping[str, Changes]], nonce: int = 0
     ) -> None:
-        """Write files with these changes (by file), synced, and the copy before them; nothing is written
-        where nothing changes. `nonce` is the number of a clean close, which always writes the copy. Raises
-        OSError. A function is asked for the changes when no other thread writes any more, so that numbers
-        that another thread has lowered don't come back.
+        """Write the changed files, synced, and before them the copy; nothing is written without a change.
+        `changes` are by file. `nonce` is the number of a clean close, which always writes the copy. Raises
+        OSError.
         """
         with self._lock:
+            # A function is called under the lock, so that no number is older than one that another thread has
+            # written.
             changes = changes() if callable(changes) else changes
             held = {name: _changed(lines, changes.get(name, {})) for name, lines in self._held.items()}
             self._unwritten |= {name for name, lines in held.items() if lines != self._held[name]}
@@ -123,8 +124,8 @@ class RootCheckpoints:
             self._held = held
 
     def claim(self, key: TopicPartitionKey, log_start: int) -> None:
-        """Note that a partition's log start offset is a claim, which nothing with a checksum confirms, until
-        the log start is another. The note is durable with the next copy that is written.
+        """Note that no source with a checksum confirms a partition's log start offset. It stays a claim until
+        the log start changes. The note is durable with the next copy that is written.
         """
         with self._lock:
             self._claims[key] = log_start
@@ -135,8 +136,8 @@ class RootCheckpoints:
         return at is not None and at == self._held[names.LOG_STARTS].get(key)
 
     def forget(self, topic: str, but: tuple[int, ...] = ()) -> None:
-        """Remove the lines of a topic's partitions, except those of `but`: lines of partitions that are gone
-        must not be taken for new ones'. Raises OSError.
+        """Remove the lines of a topic's partitions, except those of `but`, so that new partitions don't get
+        them. Raises OSError.
         """
         self.update(
             {
@@ -167,8 +168,8 @@ class OffsetCheckpoint:
 def believed(
     name: str, text: Mapping[TopicPartitionKey, int] | None, copy: Lines | None, current: bool
 ) -> Lines:
-    """Return the lines that are believed, given those of the text `name` and of its copy, None where one
-    can't be used. `current`: whether the copy is the last writer's.
+    """Return the lines to believe, from the text of the file `name` and its copy; None stands for an
+    unusable one. `current`: the copy is the last writer's.
     """
     if copy is None or text is None or current:
         return dict(copy if copy is not None else text or {})
@@ -178,27 +179,27 @@ def believed(
 
 
 def _is_checked(
-    name: str, key: TopicPartitionKey, said: int | None, copy: CheckedCopy | None, current: bool
+    name: str, key: TopicPartitionKey, noted: int | None, copy: CheckedCopy | None, current: bool
 ) -> bool:
-    return current or (copy is not None and copy.offsets[name].get(key) == said)
+    return current or (copy is not None and copy.offsets[name].get(key) == noted)
 
 
-def agreed_start(said: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """Return the log start offset to use, of the checkpoints' `said` (None without one) and the published
-    one. The published one wins where it alone has a checksum; else the smaller one does, which keeps more
+def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
+    """Return the log start offset to use, of the checkpoints' `noted` (None without one) and the published
+    one. If only the published one has a checksum, it is taken; else the smaller one, which keeps more
     records.
     """
     if published is None:
-        return said or 0
-    if ends_checked and (said is None or not checked):
+        return noted or 0
+    if ends_checked and (noted is None or not checked):
         return published.start
-    return min(said or 0, published.start)
+    return min(noted or 0, published.start)
 
 
 def differences(
     text: Mapping[TopicPartitionKey, int], counts: Mapping[TopicPartitionKey, int]
 ) -> Iterator[str]:
-    """Yield sentences on what a text says and what is believed instead."""
+    """Yield a sentence for each line of a text that differs from the believed one."""
     for key in sorted(text.keys() | counts.keys()):
         says, taken = (str(held[key]) if key in held else "nothing" for held in (text, counts))
         if says != taken:
@@ -209,9 +210,8 @@ def differences(
 def read_log_start(
     files: Files, root: str, key: TopicPartitionKey, ends: EndsReader | None, published: Ends | None
 ) -> int:
-    """Return the log start offset of a partition that is believed, for a reader that changes nothing:
-    `published` is what the last writer has published of the partition in `ends`. Raises an OSError that may
-    pass.
+    """Return the log start offset of a partition, for a reader that changes nothing. `published` is the
+    partition's entry in the published `ends`. Raises an OSError that may pass.
     """
     text, _ = try_offsets(files, os.path.join(root, names.LOG_STARTS))
     copy, _ = read_copy(files, root)
@@ -221,6 +221,6 @@ def read_log_start(
         standing = copy.standing(read_marker(files, root), nonce, ends is None or ends.checked)
     lines = None if copy is None or standing is CopyState.STALE else copy.offsets[names.LOG_STARTS]
     current = standing is CopyState.CURRENT
-    said = believed(names.LOG_STARTS, text, lines, current).get(key)
-    checked = _is_checked(names.LOG_STARTS, key, said, copy, current)
-    return agreed_start(said, checked, published, ends is not None and ends.checked)
+    noted = believed(names.LOG_STARTS, text, lines, current).get(key)
+    checked = _is_checked(names.LOG_STARTS, key, noted, copy, current)
+    return agreed_start(noted, checked, published, ends is not None and ends.checked)

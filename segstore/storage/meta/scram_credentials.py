@@ -1,30 +1,26 @@
 """Credentials of SCRAM users, `.segstore/scram.json` and its second copy `scram.copy`, by user and mechanism.
 
-Their form is that of `small_files`. The file is believed whole or not at all. It is replaced in one step, so
-that a crash leaves the old credentials or the new. It has no passwords, and nothing by which one could
-authenticate; but who may read the store can try passwords against it. Threads: any may
-read; a thread that writes holds the lock of `segstore.coordinator.credentials`.
+They are a `CheckedFile` in two copies. The file is believed whole or not at all. It is replaced in one step,
+so that a crash leaves the old credentials or the new. It has no passwords, and no value that is enough to
+authenticate; but a reader of the store can try passwords against it. Threads: any may read; a thread that
+writes holds the lock of `segstore.coordinator.credentials`.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError
-from segstore.files import Files
-from segstore.storage.meta.small_files import Copies, seal, unseal
+from segstore.storage.meta.checked_file import OBJECT, CheckedFile
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _VERSION = 1
-_MOST_BYTES = 1 << 28
 
 
 class ScramCredential(NamedTuple):
-    """What is kept of a password (RFC 5802: StoredKey and ServerKey; Kafka: ScramCredential)."""
+    """The keys that are stored for a password (RFC 5802: StoredKey and ServerKey; Kafka: ScramCredential)."""
 
     salt: bytes
     stored_key: bytes
@@ -39,31 +35,8 @@ Credentials = Mapping[str, Mapping[str, ScramCredential]]
 """By user, then by mechanism."""
 
 
-def scram_path(root: str) -> str:
-    """Return the path of a store's credentials."""
-    return os.path.join(root, names.OURS, names.SCRAM)
-
-
-def scram_copies(files: Files, root: str) -> Copies[Credentials]:
-    """Return the two copies of the credentials."""
-    second = os.path.join(root, names.OURS, names.SCRAM_COPY)
-    return Copies(files, scram_path(root), second, _MOST_BYTES, _parse)
-
-
-def read_credentials(files: Files, root: str) -> Credentials:
-    """Return the credentials; none where there is no file. Raises CorruptCheckpointError, StorageError where
-    both copies are damaged; OSError.
-    """
-    return scram_copies(files, root).read() or {}
-
-
-def write_credentials(files: Files, root: str, credentials: Credentials) -> None:
-    """Replace the credentials, durable when this returns. Raises OSError; the old ones hold then."""
-    scram_copies(files, root).write(seal({"version": _VERSION, "users": to_json(credentials)}))
-
-
 def to_json(credentials: Credentials) -> dict[str, Any]:
-    """Return the credentials as JSON has them."""
+    """Return the credentials as JSON values."""
     return {
         user: {mechanism: _to_json(held[mechanism]) for mechanism in sorted(held)}
         for user, held in sorted(credentials.items())
@@ -76,7 +49,7 @@ def _to_json(credential: ScramCredential) -> dict[str, Any]:
 
 
 def from_json(held: Any) -> Credentials:
-    """Return the credentials that `to_json` was given. Raises ValueError, which tells no secret."""
+    """Return credentials from their JSON values. Raises ValueError, whose text has no secret."""
     if not isinstance(held, dict) or not all(isinstance(each, dict) for each in held.values()):
         raise ValueError("an object of users with their mechanisms is expected")
     return {user: {name: _from_json(user, name, each[name]) for name in each} for user, each in held.items()}
@@ -95,16 +68,21 @@ def _from_json(user: str, mechanism: str, held: Any) -> ScramCredential:
     return ScramCredential(salt, stored, server, iterations)
 
 
-def _parse(data: bytes, where: str) -> tuple[Credentials, bool]:
-    try:
-        held, checked = unseal(data)
-        if not isinstance(held, dict) or held.keys() != {"version", "users"}:
-            raise ValueError('an object with "version" and "users" is expected')
-        if type(held["version"]) is not int or held["version"] != _VERSION:
-            raise ValueError(f"version {held['version']!r} is unknown, {_VERSION} is known")
-        if not checked:
-            raise ValueError("it has no checksum")
-        return from_json(held["users"]), checked
-    except ValueError as error:
-        advice = "`segstore check --repair` moves it aside, and its users are to be made anew"
-        raise CorruptCheckpointError(where, 0, f"no SCRAM credentials: {error}; {advice}") from error
+def _users(held: Any) -> Credentials:
+    if not isinstance(held, dict) or held.keys() != {"version", "users"}:
+        raise ValueError('an object with "version" and "users" is expected')
+    if type(held["version"]) is not int or held["version"] != _VERSION:
+        raise ValueError(f"version {held['version']!r} is unknown, {_VERSION} is known")
+    return from_json(held["users"])
+
+
+SCRAM: CheckedFile[Credentials] = CheckedFile(
+    names.SCRAM,
+    "SCRAM credentials",
+    _users,
+    1 << 28,
+    OBJECT,
+    lambda credentials: {"version": _VERSION, "users": to_json(credentials)},
+    copy=names.SCRAM_COPY,
+    advice="`segstore check --repair` moves it aside, and its users are to be made anew",
+)

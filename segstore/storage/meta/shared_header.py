@@ -1,9 +1,9 @@
-"""The file that the members of a store share, `.segstore/shared`, as those see it who only read.
+"""The shared file of a store's members, `.segstore/shared`, as readers see it.
 
 On disk a header, the members, and a part for each log, as `_native/contract/shared.h` has them. The file is
-believed if magic, format, size and the start of the machine are right (F3), and of use as long as it is
-`live`. It is never cut and never unlinked while a member lives, and so a mapping of it is always safe.
-Threads: any, without locks; a `SharedMap` never changes.
+believed if magic, format, size and the boot of the machine are right (F3), and valid as long as it is `live`.
+It is never cut and never unlinked while a member lives, and so a mapping of it is always safe. Threads: any,
+without locks; a `SharedMap` never changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _SEALED = 2 * lib.SEG_SEALED
 
 
 class SharedMap:
-    """A mapping of the file, which lives as long as this object. `logs`: for how many logs it has room."""
+    """A mapping of the file, which lives as long as this object. `logs` is the number of logs for which it
+    has room.
+    """
 
     def __init__(self, files: Files, path: str, size: int, *, write: bool = False) -> None:
         """Map the first `size` bytes. Raises OSError."""
@@ -30,20 +32,20 @@ class SharedMap:
         self._header = ffi.cast("seg_shared_header *", self._memory)
         self.logs: int = (size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
         self.c: Any = ffi.new("seg_shared_map *", {"map": self._memory, "len": size})
-        """The same for C (`seg_shared_map *`)."""
+        """The mapping for C (`seg_shared_map *`)."""
 
     @property
     def live(self) -> bool:
-        """Return whether the store is shared; else what the file says is old."""
+        """Return whether the store is shared; if not, the content of the file is outdated."""
         return bool(self._header.live)
 
     def end(self) -> None:
-        """Say that the store is not shared any more. The mapping must be one to write."""
+        """Mark the store as not shared any more. The mapping must be writable."""
         self._header.live = 0
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return the segments, by base offset, of the partition with this slot and key that were sealed while
-        a process might still write to their files, and at which byte each one ends (A5).
+        """Return the ends of sealed segments, in bytes, by base offset, for the partition with this slot and
+        key: of segments that were sealed while a process might still write to their files (A5).
         """
         found = ffi.new("int64_t[]", _SEALED)
         n = lib.seg_shared_sealed(self.c.map, self.c.len, slot, key, found)
@@ -51,8 +53,8 @@ class SharedMap:
 
 
 def read(files: Files, path: str) -> tuple[Any, int] | None:
-    """Return the header (`seg_shared_header *`) of a file that was made in this start of the machine, and the
-    file's size; None if there is no such file. Raises OSError.
+    """Return the header (`seg_shared_header *`) of a file that was made since the last boot, and the file's
+    size; None if there is no such file. Raises OSError.
     """
     try:
         with files.open(path) as handle:
@@ -77,11 +79,11 @@ def look(files: Files, path: str) -> int | None:
 
 
 def end_old(files: Files, path: str) -> None:
-    """Let nobody believe a file that is not the one of this store's members: the store was copied while it
-    was shared, or the machine has started again. The caller holds the store's lock, and no member lives.
+    """End and remove a shared file that does not belong to this store's members: the store was copied while
+    it was shared, or the machine has booted again. The caller holds the store's lock, and no member lives.
     Raises OSError.
     """
     size = files.size(path)
-    if files.links(path) == 1 and size >= STEP:  # readers have it mapped, and it is no other store's
+    if files.links(path) == 1 and size >= STEP:  # readers have it mapped, and it belongs to no other store
         SharedMap(files, path, size // STEP * STEP, write=True).end()
     files.unlink(path)

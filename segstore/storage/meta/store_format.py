@@ -1,9 +1,9 @@
-"""The format of a store's own files, by which a segstore that does not know them refuses the store.
+"""The format number of a store's own files; a segstore that does not know the number refuses the store.
 
 On disk: `.segstore/format`, a line with a checksum (see `framed`) that has the number of the format and the
-oldest version of segstore that reads it. The form of this file stays as it is in all versions. A store
-without it has format 1: segstore 0.1 wrote none. The number changes with each begin and end of sharing,
-of which docs/shared.md has the rules. Threads: any; functions without state.
+oldest version of segstore that reads it. The form of this file is the same in all versions. A store without
+the file has format 1, because segstore 0.1 wrote none. The number changes with each begin and end of sharing,
+by the rules in docs/shared.md. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from segstore.storage.meta.framed import frame, unframe
 from segstore.storage.meta.small_files import NOT_A_FILE
 
 FORMAT, SHARED_FORMAT = 1, 2
-"""The newest format, which is written, and that of a store for as long as it is shared: an older segstore
-would take the lock between two hosts, and recover logs that guests write. A format gets a new number where an
-older segstore would take what it says for something else, or would write what a newer one refuses.
+"""FORMAT is the newest format, which is written. SHARED_FORMAT is that of a store while it is shared: an
+older segstore would take the lock between two hosts, and recover logs that guests write. A format gets a new
+number if an older segstore would misread its content, or would write content that a newer segstore refuses.
 """
 _NEEDS = {FORMAT: "0.1.0", SHARED_FORMAT: "0.3.0"}
 """The first version of segstore that reads each format."""
@@ -29,13 +29,13 @@ _LINES = {number: frame({"format": number, "needs": needs}) for number, needs in
 
 
 def path_of(root: str) -> str:
-    """Return the path of a store's file."""
+    """Return the path of the format file."""
     return names.below(root, f"{names.OURS}/{names.FORMAT}")
 
 
 def check_format(files: Files, root: str) -> str:
-    """Return what is wrong with the file, "" for nothing, also where there is no file: damage hides no store.
-    Raises UnsupportedFormatError for a format that is not known here, OSError.
+    """Return the damage of the format file, "" if it is sound or missing: a damaged file does not prevent an
+    open. Raises UnsupportedFormatError for an unknown format, OSError.
     """
     try:
         line = files.read_file(path_of(root), _MOST_BYTES)
@@ -59,13 +59,13 @@ def check_format(files: Files, root: str) -> str:
 
 
 def write_format(files: Files, root: str) -> None:
-    """Note that the store has FORMAT, durably; `.segstore` is there. Raises OSError."""
+    """Write the format file with FORMAT, durably; `.segstore` exists. Raises OSError."""
     files.write_atomic(path_of(root), _LINES[FORMAT])
 
 
 def is_marked_shared(files: Files, root: str) -> bool:
-    """Return whether the store has SHARED_FORMAT: it is shared, or its last host was killed. Raises
-    OSError.
+    """Return whether the store has SHARED_FORMAT: it is shared, or its last host was killed.
+    Raises OSError.
     """
     try:
         return files.read_file(path_of(root), _MOST_BYTES) == _LINES[SHARED_FORMAT]
@@ -76,25 +76,25 @@ def is_marked_shared(files: Files, root: str) -> bool:
 
 
 def mark_shared(files: Files, root: str) -> None:
-    """Note that the store has SHARED_FORMAT, durably, before anybody shares it (rule H4).
-    Raises OSError.
+    """Write the format file with SHARED_FORMAT, durably, before a second process joins (rule H4). Raises
+    OSError.
     """
     if not is_marked_shared(files, root):
         files.write_atomic(path_of(root), _LINES[SHARED_FORMAT])
 
 
 def mark_unshared(files: Files, root: str) -> None:
-    """Note that the store has FORMAT again, durably, if it was shared: the caller holds the store's lock, and
-    no member lives (rules H3 and H4). Raises OSError.
+    """Write the format file with FORMAT again, durably, if the store was shared. The caller holds the store's
+    lock, and no member lives (rules H3 and H4). Raises OSError.
     """
     if is_marked_shared(files, root):
         write_format(files, root)
 
 
 def has_living_members(files: Files, root: str) -> bool:
-    """Return whether a process shares the store, this one too, or is about to: each member holds a lock on a
-    byte of `.segstore/members` (rule L2). Whoever takes the store's lock and does not share looks here, and
-    gives the lock back if there is one: it may be a guest whose host was killed (rule H3). Raises OSError.
+    """Return whether a process, also this one, shares the store or is about to: each member holds a lock on a
+    byte of `.segstore/members` (rule L2). A process that takes the store's lock without sharing checks this,
+    and releases the lock if it is true: guests of a killed host may be alive (rule H3). Raises OSError.
     """
     try:
         handle = files.open(names.below(root, f"{names.OURS}/{names.MEMBERS}"))

@@ -1,7 +1,7 @@
-"""Notes of sweeps, `.segstore/sweeps.json`: when each partition was swept last, and what went wrong.
+"""Notes of sweeps, `.segstore/sweeps.json`: the time of each partition's last sweep, and its error.
 
 Other processes read them (`segstore topics`, `segstore stats`). The file is a note, never evidence: it is
-written whole, not synced, and one that can't be read, or whose checksum does not match, counts as missing.
+written whole, not synced, and a file that can't be read, or whose checksum does not match, counts as missing.
 Threads: any; one lock.
 """
 
@@ -11,23 +11,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
+from segstore.storage.meta.checked_file import OLD_OBJECT, CheckedFile
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
-from segstore.storage.meta.small_files import reason, seal, unreadable, unseal
 
-_MOST = 1 << 26
 NEVER = -1
 _LATEST_MS = 253_402_300_799_999  # the year 9999
 
 
 class SweepState(NamedTuple):
-    """What is known of a partition's sweeps. `swept_ms` is by the store's clock, -1 for never; `error` says
-    why the last sweep failed, None if it did not; `deleted_bytes` and `compacted_bytes` are what sweeps have
-    freed since the partition was made. The latter is negative where compacted segments are larger than they
-    were.
+    """The state of a partition's sweeps. `swept_ms` is by the store's clock, -1 for never; `error` is the
+    error of the last sweep, None if it succeeded; `deleted_bytes` and `compacted_bytes` are the bytes that
+    retention and compaction have freed since the partition was made. `compacted_bytes` is negative if
+    compaction has made segments larger.
     """
 
     swept_ms: int = NEVER
@@ -37,10 +35,10 @@ class SweepState(NamedTuple):
 
 
 class SweepStates:
-    """What is known of each partition's sweeps."""
+    """The states of all partitions' sweeps."""
 
     def __init__(self, files: Files, root: str) -> None:
-        self._files, self._path = files, states_path(root)
+        self._files, self._root = files, root
         self._lock = Mutex()
         self._held = read_states(files, root)
         self._changed = False
@@ -52,7 +50,7 @@ class SweepStates:
         return dict(self._held)
 
     def note(self, key: TopicPartitionKey, change: Callable[[SweepState], SweepState]) -> None:
-        """Change what is known of a partition."""
+        """Change the state of a partition."""
         with self._lock:
             self._held[key] = change(self[key])
             self._changed = True
@@ -65,62 +63,12 @@ class SweepStates:
             self._held = held
 
     def save(self, there: Callable[[TopicPartitionKey], bool]) -> None:
-        """Write what changed, without partitions that are not `there`. Raises OSError."""
+        """Write the states if they changed, without partitions that are not `there`. Raises OSError."""
         with self._lock:
             self._held = {key: state for key, state in self._held.items() if there(key)}
             if self._changed:
-                self._files.write_atomic(self._path, format_states(self._held), sync=False)
+                SWEEPS.write(self._files, self._root, self._held, durably=False)
                 self._changed = False
-
-
-def format_states(held: Mapping[TopicPartitionKey, SweepState]) -> bytes:
-    """Return the bytes that `parse_states` reads."""
-    return seal({"sweeps": [[*key, state._asdict()] for key, state in sorted(held.items())]})
-
-
-def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; an older segstore wrote the list alone. Raises CorruptCheckpointError, which names
-    `where`.
-    """
-    try:
-        held, _ = unseal(data)
-        rows = held["sweeps"] if isinstance(held, dict) else held
-        return {(str(t), int(p)): _state(state) for t, p, state in rows}
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise CorruptCheckpointError(where, 0, f"no notes of sweeps: {error}") from error
-
-
-def states_path(root: str) -> str:
-    """Return the path of a store's notes."""
-    return names.below(root, f"{names.OURS}/{names.SWEEPS}")
-
-
-def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """Return the notes; none where the file is damaged or missing: `damaged_states` says which. Raises an
-    OSError that may pass.
-    """
-    path = states_path(root)
-    try:
-        return parse_states(files.read_file(path, _MOST), path)
-    except FileNotFoundError:
-        return {}
-    except (CorruptCheckpointError, OSError) as error:
-        unreadable(error, path)
-        return {}
-
-
-def damaged_states(files: Files, root: str) -> tuple[str, str]:
-    """Return the file's path, and what is wrong with it: "" for nothing, also where there is no file. Raises
-    OSError.
-    """
-    path = states_path(root)
-    try:
-        parse_states(files.read_file(path, _MOST), path)
-    except FileNotFoundError:
-        return path, ""
-    except (CorruptCheckpointError, OSError) as error:
-        return path, reason(unreadable(error, path))
-    return path, ""
 
 
 def _state(held: Mapping[str, Any]) -> SweepState:
@@ -129,9 +77,30 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     error = held.get("error")
     numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
     swept, deleted, compacted = map(int, numbers)
-    # A compaction may need more bytes than before: a batch that keeps only its last offset is a new batch.
+    # A compaction may need more bytes than before: a batch that keeps only its last offset is written anew.
     if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted <= INT64_MAX and abs(compacted) <= INT64_MAX):
         raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
     # A path in the error's text may be no valid UTF-8.
     text = None if error is None else str(error).encode("utf-8", "backslashreplace").decode()
     return SweepState(swept, text, deleted, compacted)
+
+
+def _states(held: Any) -> dict[TopicPartitionKey, SweepState]:
+    """Return the notes; an older segstore wrote the list alone."""
+    rows = held["sweeps"] if isinstance(held, dict) else held
+    return {(str(t), int(p)): _state(state) for t, p, state in rows}
+
+
+SWEEPS = CheckedFile(
+    names.SWEEPS,
+    "notes of sweeps",
+    _states,
+    1 << 26,
+    OLD_OBJECT,
+    lambda held: {"sweeps": [[*key, state._asdict()] for key, state in sorted(held.items())]},
+)
+
+
+def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
+    """Return the notes; none if the file is damaged or missing. Raises an OSError that may pass."""
+    return SWEEPS.hint(files, root) or {}

@@ -1,6 +1,6 @@
 """A topic's settings, partitions and id as values, and the content of `.segstore/topics/<topic>.json`.
 
-`topics` has the files. The content is believed whole or not at all: a single wrong word in it could hide or
+`topics` owns the files. The content is believed whole or not at all: a single wrong word in it could hide or
 delete a topic. Threads: any; values and functions without state.
 """
 
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 from segstore import names
 from segstore.config import TopicConfig
 from segstore.errors import CorruptCheckpointError, InvalidTopicError, SegstoreError
-from segstore.storage.meta.small_files import seal, unseal
+from segstore.storage.meta.framed import seal, unseal
 
 CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
 CLUSTER_METADATA = "__cluster_metadata"
 ADOPTED = "__segstore_adopted"
 SHARE_GROUP_STATE = "__share_group_state"
 INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE, CLUSTER_METADATA, ADOPTED})
-"""Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's). Segstore's own
-has the ids of what a replicated store has adopted.
+"""Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's). In
+`__segstore_adopted` a replicated store keeps the ids of adopted appends.
 """
 _KEPT_BY_KEY: Mapping[str, str | int] = {
     "cleanup.policy": "compact",
@@ -31,18 +31,18 @@ _KEPT_BY_KEY: Mapping[str, str | int] = {
 }
 MADE_WITH: Mapping[str, Mapping[str, str | int | bool]] = {
     CONSUMER_OFFSETS: _KEPT_BY_KEY,
-    # What was decided must not be lost, whatever the store allows for other topics.
+    # Transaction decisions must not be lost, whatever the store allows for other topics.
     TRANSACTION_STATE: {
         **_KEPT_BY_KEY,
         "compression.type": "uncompressed",
         "unclean.leader.election.enable": False,
     },
-    # Its coordinator deletes what it needs no more (KIP-932).
+    # The share coordinator itself deletes old records (KIP-932).
     SHARE_GROUP_STATE: {**_KEPT_BY_KEY, "cleanup.policy": "delete", "retention.ms": -1},
     ADOPTED: {**_KEPT_BY_KEY, "unclean.leader.election.enable": False},
 }
-"""Settings with which a broker makes its internal topics. Such a topic has them unless others were made: by
-the defaults of other topics, committed offsets would be deleted after a week.
+"""The settings of a broker's internal topics; a topic's own settings take precedence. With the defaults of
+other topics, committed offsets would be deleted after a week.
 """
 MOST_PARTITIONS = 100_000
 VERSION = 1
@@ -53,8 +53,8 @@ HELD: Mapping[str, str | int | float | bool] = {
     "cleanup.policy": "delete",
     "flush.messages": 1,
 }
-"""The settings of a topic whose own are lost: nothing is deleted, and what is acknowledged is durable. Those
-of MADE_WITH take precedence.
+"""The settings of a topic whose own are lost: nothing is deleted, and acknowledged records are durable. The
+settings in MADE_WITH take precedence.
 """
 _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_broker"}
 
@@ -63,14 +63,15 @@ _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_bro
 class TopicInfo:
     """A topic as `Store.topics()` shows it.
 
-    `partitions` is their number, `partition_ids` says which they are (a copied broker's directory may hold
-    only some); `config` has the settings that were made, by Kafka's names; `settings` all of them. `ours` is
-    False for a topic without a settings file of segstore's. `error` says why the settings can't be read: any
-    use of the topic raises it, and the other topics are not affected. `lost` says why the settings are not
-    known although id and partitions are: until `Store.alter_topic` or a repair states settings, nothing of
-    the topic is deleted or compacted, and each append is synced. `compacted` has pairs of partition and
-    offset: below that offset the log was compacted under earlier settings. `of_broker`: it had no settings of
-    segstore's once, so that a broker may have written what is in it, messages of magic 0 and 1 too.
+    `partitions` is the number of partitions, `partition_ids` are their numbers (a copied broker's directory
+    may hold only some); `config` has the settings that were set for the topic, by Kafka's names; `settings`
+    has all settings. `ours` is False for a topic without a settings file of segstore's. `error` is the reason
+    why the settings can't be read: any use of the topic raises it, and the other topics are not affected.
+    `lost` is the reason why the settings are lost although id and partitions are known: until
+    `Store.alter_topic` or a repair writes settings, nothing of the topic is deleted or compacted, and each
+    append is synced. `compacted` has pairs of partition and offset: below that offset the log was compacted
+    under earlier settings. `of_broker`: the topic once had no settings file of segstore's, so a broker may
+    have written its records, also messages of magic 0 and 1.
     """
 
     name: str
@@ -91,7 +92,9 @@ class TopicInfo:
             object.__setattr__(self, "settings", made)
 
     def __repr__(self) -> str:
-        """Show settings that were made, and only what is unlike a topic of segstore's without damage."""
+        """Show the settings that were set, and further fields only if they differ from an undamaged topic of
+        segstore.
+        """
         partial = self.partition_ids != tuple(range(len(self.partition_ids)))
         shown: dict[str, object] = {
             "name": self.name,
@@ -118,15 +121,15 @@ class TopicInfo:
 
     @property
     def gapped(self) -> bool:
-        """Return whether there may be gaps anywhere, also in a broker's topic, whose compactions segstore's
-        settings don't show.
+        """Return whether offset gaps are possible anywhere in the logs. In a broker's topic they always are,
+        because segstore's settings don't show its compactions.
         """
         return not self.ours or "compact" in self.settings.cleanup_policy
 
     def gaps_end(self, partition: int, cleaned: int | None, flushed: int | None = None) -> int:
         """Return the offset below which compaction may have left gaps, -1 for anywhere. `cleaned` is the
-        cleaner's offset, which is below that of `compacted` where a compaction was stopped. `flushed` is the
-        recovery point in segstore's own checkpoint, which is written before a compaction changes anything
+        cleaner's offset; after a stopped compaction it is below the offset in `compacted`. `flushed` is the
+        recovery point in segstore's own checkpoint, which is written before a compaction changes segments
         below it.
         """
         if self.gapped and (flushed is None or not self.ours):
@@ -135,14 +138,16 @@ class TopicInfo:
 
 
 def check_not_internal(topic: object, why: str) -> None:
-    """Raise InvalidTopicError where only the engine itself may do this to the topic; `why` explains it."""
+    """Raise InvalidTopicError if the topic is internal; `why` explains why only the engine may
+    do this to it.
+    """
     if isinstance(topic, str) and topic in INTERNAL:
         raise InvalidTopicError(f"topic {topic!r} is internal, which anybody may read: {why}")
 
 
 def check_policy(topic: object, config: object) -> None:
-    """Raise InvalidTopicError if these changes of settings give an internal topic a cleanup.policy that is
-    not the one that a broker gives it.
+    """Raise InvalidTopicError if these changed settings give an internal topic another cleanup.policy than
+    Kafka's.
     """
     if isinstance(topic, str) and topic in INTERNAL and isinstance(config, Mapping):
         policy = MADE_WITH.get(topic, {}).get("cleanup.policy", "compact")
@@ -151,7 +156,7 @@ def check_policy(topic: object, config: object) -> None:
 
 
 def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
-    """Return the bytes that `parse_settings` reads."""
+    """Return the settings in the form that `parse_settings` reads."""
     held = {
         "version": VERSION,
         "topic_id": info.topic_id,
@@ -171,7 +176,7 @@ def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
 
 
 class TopicSettingsFile(NamedTuple):
-    """The content of a settings file: the topic, and whether its deletion was begun."""
+    """The content of a settings file: the topic, and whether its deletion has begun."""
 
     info: TopicInfo
     deleting: bool
@@ -239,7 +244,7 @@ def _compacted(held: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
 
 
 def _topic_id(value: Any) -> str:
-    # A broker's topic of before topic ids has none.
+    # A broker's topic may be older than topic ids: then the id is empty.
     if not isinstance(value, str) or (value and not names.is_topic_id(value)):
         raise ValueError(f"topic_id={value!r}: no topic id")
     return value

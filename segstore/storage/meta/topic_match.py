@@ -1,4 +1,4 @@
-"""Whether a topic that exists is the one that was asked for. Nothing on disk. Threads: any; functions."""
+"""The match of an existing topic with the wanted settings. Nothing on disk. Threads: any; functions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def made_or_found(
     find: Callable[[], TopicInfo | None],
     differences: Callable[[TopicInfo], Mapping[str, tuple[object, object]]],
 ) -> TopicInfo:
-    """Return the topic that `make` makes or, where it exists already, the one that `find` finds, if it has no
-    `differences` from what is wanted; make it where it was deleted in between. Raises TopicMismatchError.
+    """Return the topic from `make`. If it exists already, return the topic from `find`, if it has no
+    `differences` from the wanted settings. If it was deleted in between, make it again. Raises
+    TopicMismatchError.
     """
     while True:
         try:
@@ -33,8 +34,8 @@ def made_or_found(
 def differences(
     info: TopicInfo, partitions: int | None, config: Mapping[str, Any]
 ) -> dict[str, tuple[object, object]]:
-    """Return what the topic has and what is wanted, where they differ, by the name of a setting or
-    "partitions"; None stands for any number of these. Settings that `config` does not name may be anything.
+    """Return the settings, by name, that differ from the wanted ones, each as (present, wanted), also
+    "partitions" unless the wanted number is None. Settings that `config` does not name may have any value.
     """
     wanted = TopicConfig.parse(config)
     pairs: dict[str, tuple[object, object]] = {

@@ -1,12 +1,12 @@
 """Topics on disk: `.segstore/topics/<topic>.json`, its second copy `<topic>.copy`, and the directories.
 
-A settings file has a topic's settings, number of partitions and id, in the form of `small_files`. It is the
-authority for a topic of segstore's: it is written, synced, before the first partition directory is made and
-removed after the last one is gone, so that `create`, `add_partitions` or `delete` of `TopicAdmin` is finished
-at the next open after a crash. A topic that has only directories (a broker's) is known by these and has no
-settings file. A topic whose settings are damaged in both copies is known by its directories too, and its
-settings are not known (`TopicInfo.lost`). Where such a topic has no logs either, it is listed with its
-`error`, and does not prevent the others from being opened.
+A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). It decides
+whether a topic of segstore's exists: it is written, synced, before the first partition directory is made and
+removed after the last directory is gone, so that after a crash the next open finishes `create`,
+`add_partitions` or `delete` of `TopicAdmin`. A topic that has only directories (a broker's) has no settings
+file, and is known by these. A topic whose settings are damaged in both copies is known by its directories
+too, and its settings count as lost (`TopicInfo.lost`). If such a topic has no logs either, it is listed with
+its `error`, and the other topics can be opened.
 
 Threads: the store's lock is held around every change; any thread may read.
 """
@@ -58,19 +58,21 @@ __all__ = ["INTERNAL", "NOT_A_FILE", "TopicFiles", "TopicInfo", "find_topic", "n
 
 log = Logger("segstore")
 
-# Errors for files in a deleted partition's directory that are not segstore's to remove.
+# Errors of removing a file that does not belong to segstore from a deleted partition's directory.
 NOT_OURS = frozenset({errno.EISDIR, errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
 class TopicFiles:
-    """Reads and writes the settings files, and the directories of topics that have none."""
+    """Reads and writes settings files and directories of topics."""
 
     def __init__(self, files: Files, root: str) -> None:
         self._files, self._root = files, root
         self._base = names.below(root, "")
         self._directory = f"{self._base}{names.OURS}/{names.TOPICS}"
         self.no_topics: dict[str, list[int]] = {}
-        """What `load` found that has only names like partitions': numbers by topic."""
+        """Topic names that `load` found in directory names only, with partition numbers: the directories have
+        no metadata and no log.
+        """
 
     def settings(self, topic: str) -> Copies[TopicSettingsFile]:
         """Return the two copies of a topic's settings."""
@@ -81,8 +83,8 @@ class TopicFiles:
         return self._base + names.partition_dir(topic, partition)
 
     def keeps(self, topic: str) -> bool | None:
-        """Return whether there are settings of a topic and its deletion was not begun; None where there are
-        none. Raises CorruptCheckpointError, OSError.
+        """Return whether a topic has settings and is not being deleted; None without settings. Raises
+        CorruptCheckpointError, OSError.
         """
         held = self.settings(topic).believed().content
         return None if held is None else not held.deleting
@@ -95,8 +97,8 @@ class TopicFiles:
         return there and bool(self.keeps(CLUSTER_METADATA))
 
     def version(self) -> tuple[int, int]:
-        """Return a pair that changes whenever a topic is made, altered or deleted: time stamps of the two
-        directories. Raises OSError.
+        """Return a pair that changes whenever a topic is made, altered or deleted: the modification times of
+        the root and the settings directory. Raises OSError.
         """
         return self._files.modified(self._root), self._files.modified(self._directory)
 
@@ -107,10 +109,10 @@ class TopicFiles:
     def load(
         self, copies: dict[str, Copy[TopicSettingsFile]] | None = None
     ) -> tuple[dict[str, TopicInfo], list[str]]:
-        """Return the topics by name, and the names of topics whose deletion was begun and not finished.
+        """Return the topics by name, and the names of topics whose deletion has begun and is not finished.
         `copies` gets the copies of settings that are believed, by topic.
 
-        Where another process makes and deletes topics meanwhile, the directories are read again.
+        If another process makes or deletes topics during this call, the directories are read again.
         """
         for left in reversed(range(_TRIES)):
             stated = self._with_settings()
@@ -158,8 +160,8 @@ class TopicFiles:
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo | None:
-        """Return a topic without settings, with the id that the first partition with one has; None if the
-        directories have no metadata and no log, and only names like partitions'.
+        """Return a topic without settings, with the id of the first partition that has one; None if its
+        directories have neither metadata nor a log.
         """
         error = None
         for number in ids:
@@ -175,15 +177,15 @@ class TopicFiles:
         return None if error is None else TopicInfo(topic, tuple(ids), "", ours=False, error=error)
 
     def read_id(self, topic: str, partition: int) -> str:
-        """Return the topic's id by a partition's metadata, "" where there is none in them. Raises
-        CorruptCheckpointError, StorageError where the path holds something else; OSError.
+        """Return the topic id in a partition's metadata, "" without one. Raises CorruptCheckpointError,
+        StorageError if the path is no regular file; OSError.
         """
         directory = self.partition_path(topic, partition)
         path = f"{directory}/{names.PARTITION_METADATA}"
         try:
             self._files.check_directory(directory)
             data = self._files.read_file(path, _MOST_METADATA)
-            # Kafka makes the file before it writes the content: an empty file counts as none.
+            # Kafka makes the file before it writes the content, so an empty file counts as missing.
             return names.parse_partition_metadata(data, path) if data else ""
         except FileNotFoundError:
             return ""
@@ -191,22 +193,22 @@ class TopicFiles:
             raise unreadable(error, path) from error
 
     def told_id(self, topic: str, partition: int) -> str:
-        """Do what `read_id` does, but "" also where the metadata can't be read."""
+        """Return the topic id in a partition's metadata, "" without one, or if the metadata can't be read."""
         try:
             return self.read_id(topic, partition)
         except (CorruptCheckpointError, StorageError):
             return ""
 
     def read_ids(self, topic: str, ids: Collection[int]) -> Counter[str]:
-        """Return how many partitions' metadata have which id."""
-        told: Counter[str] = Counter()
+        """Return the number of partitions with each topic id in their metadata."""
+        votes: Counter[str] = Counter()
         for number in ids:
-            told[self.told_id(topic, number)] += 1
-        del told[""]
-        return told
+            votes[self.told_id(topic, number)] += 1
+        del votes[""]
+        return votes
 
     def _logs(self, topic: str, ids: Collection[int]) -> bool:
-        """Return whether there is a log of any of these partitions."""
+        """Return whether one of these partitions has a log."""
         directories = [self.partition_path(topic, number) for number in ids]
         return any(
             not self._files.is_symlink(path) and names.has_log(self._files.listdir(path))
@@ -229,15 +231,15 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """Return what the directories say of a topic whose settings can't be read."""
+        """Return a topic whose settings can't be read, as its directories show it."""
         path = self.settings(topic).paths[0]
         if isinstance(error, InvalidTopicError):
             error = CorruptCheckpointError(path, 0, f"no topic settings: {error}")
         wrong = copy_of(unreadable(error, path))
         if not self._logs(topic, ids):
             return TopicInfo(topic, tuple(ids), "", ours=False, error=_advised(wrong, path))
-        told = self.read_ids(topic, ids).most_common(1)
-        topic_id = told[0][0] if told else ""
+        votes = self.read_ids(topic, ids).most_common(1)
+        topic_id = votes[0][0] if votes else ""
         held = TopicConfig.parse({**HELD, **MADE_WITH.get(topic, {})})
         return TopicInfo(topic, tuple(ids), topic_id, held, ours=False, lost=wrong)
 
@@ -246,8 +248,8 @@ class TopicFiles:
         self.settings(info.name).write(format_settings(info, deleting=deleting))
 
     def restore(self, info: TopicInfo) -> None:
-        """Write the settings from before a failed write again: the new file may have got its name, and the
-        next open would find other settings than the topic goes on with. Raises OSError.
+        """Restore a topic's settings after a failed write, because the new file may be there under its name,
+        and the next open would read it. Raises OSError.
         """
         if info.ours:
             self.write(info)
@@ -259,9 +261,9 @@ class TopicFiles:
         self.settings(topic).forget()
 
     def check_free(self, topic: str) -> None:
-        """Raise InvalidTopicError if `load` found directories that only have the names of the topic's
-        partitions, and one still holds something: a new topic would take it over, and its deletion would
-        remove that. Raises OSError.
+        """Raise InvalidTopicError if a directory has the name of one of the topic's partitions, but holds
+        other files: they would become part of the new topic, and its deletion would remove them. Raises
+        OSError.
         """
         for number in self.no_topics.get(topic, ()):
             path = self.partition_path(topic, number)
@@ -273,8 +275,8 @@ class TopicFiles:
                 )
 
     def bury(self, topic: str, but: Collection[int] = ()) -> list[str]:
-        """Rename a topic's directories to the form that Kafka gives to deleted ones; returns their old paths.
-        The directories of the partitions `but` stay.
+        """Rename a topic's directories to Kafka's form for deleted ones; return their old paths. The
+        directories of the partitions `but` stay.
         """
         gone = []
         for name in self._files.directories(self._root):
@@ -292,7 +294,7 @@ class TopicFiles:
         return [os.path.join(self._root, name) for name in sorted(found)]
 
     def remove_buried(self) -> None:
-        """Remove the files of all deleted partitions. A file that is not segstore's to remove stays, with a
+        """Remove the files of all deleted partitions. A file that does not belong to segstore stays, with a
         warning. Raises OSError.
         """
         for grave in self.buried():
@@ -302,7 +304,7 @@ class TopicFiles:
         self._files.sync_dir(self._root)
 
     def _remove_grave(self, grave: str) -> list[str]:
-        """Remove the files in a deleted partition's directory, then the directory; returns the names of what
+        """Remove the files in a deleted partition's directory, then the directory; return the names that
         could not be removed.
         """
         if self._files.is_symlink(grave):
@@ -325,7 +327,7 @@ class TopicFiles:
 def _advised(
     error: CorruptCheckpointError | StorageError, path: str
 ) -> CorruptCheckpointError | StorageError:
-    """Return the error for settings of a topic without logs, with what can be done."""
+    """Return the error for settings of a topic without logs, with advice to the operator."""
     stem = os.path.basename(path).removesuffix(_FORM)
     advice = (
         f"the topic has no log: restore the file from a backup, or remove {stem}{_FORM} and {stem}{_COPY}"
@@ -336,13 +338,13 @@ def _advised(
 
 
 def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-    """Return a topic that does not exist yet. Raises ConfigError, InvalidTopicError."""
+    """Return a new topic, which is not on disk yet. Raises ConfigError, InvalidTopicError."""
     settings = TopicConfig.parse(config)
     return TopicInfo(names.check_topic(name), tuple(range(partitions)), names.new_topic_id(), settings)
 
 
 def check_collision(name: str, topics: Iterable[str]) -> None:
-    """Raise InvalidTopicError where a topic's name differs from another one's in dots and underscores only:
+    """Raise InvalidTopicError if a topic's name differs from another one's in dots and underscores only:
     names of metrics have underscores for dots (Kafka: Topic.hasCollision).
     """
     if "." not in name and "_" not in name:
@@ -362,7 +364,7 @@ def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
 
 
 def check_there(topics: Collection[str], name: str) -> None:
-    """Raise UnknownTopicOrPartitionError, which names what exists, unless the topic is one of these;
+    """Raise UnknownTopicOrPartitionError, which lists the existing topics, unless the topic is one of them;
     InvalidTypeError.
     """
     if not isinstance(name, str):
@@ -373,7 +375,7 @@ def check_there(topics: Collection[str], name: str) -> None:
 
 
 def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
-    """Return the topic. Raises what `check_there` raises; the topic's own `error`."""
+    """Return the topic. Raises the errors of `check_there`, and the topic's own `error`."""
     check_there(topics, name)
     info = topics[name]
     if info.error is not None:

@@ -1,10 +1,10 @@
-"""Repairs checkpoints without which a store can't be opened, or whose offsets are above what was ever true.
+"""Repairs checkpoints that prevent an open, or whose offsets are too large.
 
 On disk the four checkpoint files of the root may change. Threads: one, with the store's lock held and the
 store not open.
 
-After a clean close by segstore the published ends are the authority. Else, where no number says how far a log
-was synced, all up to its last whole batch counts as synced, so that no good batch behind damage is cut off.
+After a clean close by segstore the published ends decide. Without them, if no source has the recovery point
+of a log, the log counts as synced up to its last whole batch, so that no good batch after damage is cut off.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FIELDS = {
 
 
 def put_right(files: Files, root: str) -> Iterator[Repaired]:
-    """Repair the checkpoints; yields what was done. Raises OSError."""
+    """Repair the checkpoints; yield the repairs. Raises OSError."""
     topics = TopicFiles(files, root)
     there: dict[Key, str] = {}
     ids: dict[Key, str] = {}
     for info in topics.load()[0].values():
         for number in info.partition_ids:
             directory = topics.partition_path(info.name, number)
-            # A link leads to somebody else's directory: opening the partition raises an error.
+            # A link leads out of the store: opening the partition raises an error.
             if files.exists(directory) and not files.is_symlink(directory):
                 there[info.name, number], ids[info.name, number] = directory, info.topic_id
     marker = read_marker(files, root)
@@ -53,7 +53,7 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
 
 
 def _published(files: Files, root: str, marker: int | None, ids: dict[Key, str]) -> dict[Key, Ends]:
-    """Return what the last writer published, by partition, where that was segstore."""
+    """Return the published ends by partition, if segstore was the last writer."""
     ends = open_reader(files, os.path.join(root, names.OURS, names.ENDS))
     if ends is None or marker == 0 or ends.nonce != (marker or 0):
         return {}

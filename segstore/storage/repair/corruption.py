@@ -1,12 +1,12 @@
-"""Corruption in logs: bytes that are no batches, and missing offsets, are found and taken out.
+"""Corruption in logs: finds bytes that are no batches, and missing offsets, and takes them out.
 
 On disk `.segstore/quarantine` gets the bytes and a note; then the segment is written anew without them and
-swapped in as the cleaner does it (`storage.cleaner.swap`). A repair that is killed before the swap is done
-again by the next one; after that opening finishes the swap. Threads: one; appends and reads may go on.
+swapped in as the cleaner does it (`storage.cleaner.swap`). A repair that is killed before the swap is
+repeated by the next repair; after that an open finishes the swap. Threads: one; appends and reads may go on.
 
-An empty batch, as compaction leaves them, stands for the offsets that are lost, so that later offsets stay
-the same and readers go on behind it. It has no producer: by this `check` knows that the log no longer shows
-all of its producers and transactions.
+An empty batch, like those that compaction leaves, takes the place of the lost offsets, so that later offsets
+stay the same and readers pass it. It has no producer: by this `check` knows that the log no longer shows all
+of its producers and transactions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class LostRange(NamedTuple):
-    """Bytes `position` to `end` that can't be read, and offsets `first` to `below` - 1 that are lost. Either
+    """Unreadable bytes, from `position` to `end`, and lost offsets, from `first` to `below` - 1. Either range
     may be empty.
     """
 
@@ -52,8 +52,8 @@ class LostRange(NamedTuple):
 
 
 def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
-    """Return the corrupt stretches of a segment whose offsets are below `below`; below `gaps_end` compaction
-    may have left gaps (-1: anywhere). Raises OSError.
+    """Return the corrupt ranges of a segment whose offsets are below `below`; below `gaps_end` compaction may
+    have left gaps (-1: anywhere). Raises OSError.
     """
     search = _Search(segment, below, gaps_end)
     while search.position < segment.size:
@@ -63,8 +63,8 @@ def stretches(segment: Segment, below: int, gaps_end: int) -> list[LostRange]:
 
 
 class _Search:
-    """A search through a segment: the next byte is `position`, the least offset that may come there
-    `expected`.
+    """A search through a segment: `position` is the next byte, `expected` the least offset that may come
+    there.
     """
 
     def __init__(self, segment: Segment, below: int, gaps_end: int) -> None:
@@ -72,10 +72,11 @@ class _Search:
         self._files, self._handle = segment.pool.files, segment.handle
         self.position, self.expected = 0, segment.base_offset
         self.found: list[LostRange] = []
-        self._last: tuple[int, int, int] | None = None  # of the last batch: position, offset before, base
+        # of the last batch: position, expected offset before, base offset
+        self._last: tuple[int, int, int] | None = None
 
     def go_on(self) -> None:
-        """Pass good batches, and the damage behind them if there is any."""
+        """Pass good batches, and the damage after them if there is any."""
         size, reason = self.segment.size, ""
         for step in walk(
             self._files, self._handle, self.position, size, check_crcs=True, least=self.expected
@@ -90,7 +91,9 @@ class _Search:
             self._skip(reason or "the file was cut")
 
     def _good(self, step: ScanStep) -> tuple[int, str]:
-        """Return how many leading batches can belong to this segment and can be decoded, and why no more."""
+        """Return the number of leading good batches, which belong to this segment and can be decoded, and the
+        fault of the next one.
+        """
         batches = step.batches
         beyond = np.flatnonzero(batches["last_offset"] >= self.below)
         n, reason = (int(beyond[0]), BAD[lib.SEG_BAD_OFFSETS]) if len(beyond) else (len(batches), "")
@@ -128,14 +131,12 @@ class _Search:
         self.position, self.expected, self._last = end, base, None
 
     def _follows(self, before: int) -> bool:
-        """Return whether a whole batch lies at `position` that would follow offset `before`."""
+        """Return whether a whole batch with a base offset of at least `before` lies at `position`."""
         found = self._next(self.position, before)
         return found[0] == self.position < self.segment.size
 
     def _next(self, position: int, least: int | None = None) -> tuple[int, int]:
-        """Return the position of the next whole batch that can belong to this segment, and its base
-        offset.
-        """
+        """Return the position and base offset of the next whole batch that can belong to this segment."""
         size, header = self.segment.size, ffi.new("seg_batch *")
         least = self.expected if least is None else least
         while True:
@@ -189,7 +190,7 @@ def _done(stretch: LostRange, path: str | None) -> str:
 
 
 def _keep(segment: Segment, quarantine: str, stretch: LostRange) -> str | None:
-    """Copy a stretch to the quarantine; returns the copy's path, None where there are no bytes."""
+    """Copy a corrupt range to the quarantine; return the copy's path, None without bytes."""
     if stretch.end == stretch.position:
         return None
     path = keep(quarantine, segment, stretch.position, stretch.end)
@@ -206,7 +207,7 @@ def _keep(segment: Segment, quarantine: str, stretch: LostRange) -> str | None:
 
 
 def _rewrite(partition: Partition, segment: Segment, found: list[LostRange], below: int) -> None:
-    """Put a segment without these stretches in place of it. Raises OSError, CleaningStopped."""
+    """Replace a segment by a copy without these ranges. Raises OSError, CleaningStopped."""
     remove_strays(partition)
     output = Output(partition, segment.base_offset, MOST_RELATIVE)
     try:
@@ -215,7 +216,7 @@ def _rewrite(partition: Partition, segment: Segment, found: list[LostRange], bel
         swap(partition, [segment], new)
     except BaseException:
         if partition.unsettled is None and segment in partition.view.segments:
-            # The first error says more; files that are left are removed before the next swap.
+            # The first error is raised; files that stay are removed before the next swap.
             with suppress(OSError):
                 undo(partition, output.segments)
         raise
@@ -252,7 +253,7 @@ def empty_batch(first: int, last: int, leader_epoch: int) -> tuple[memoryview, N
 
 
 def _aborted(segment: Segment, below: int) -> list[AbortedTxn]:
-    """Return the entries of the segment's `.txnindex`, since a marker may be among what is lost."""
+    """Return the entries of the segment's `.txnindex`, since a marker may be among the lost bytes."""
     path = segment.file(names.TXN_INDEX)
     files = segment.pool.files
     data = files.read_file(path) if files.exists(path) else b""

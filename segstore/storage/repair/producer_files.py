@@ -1,8 +1,8 @@
 """Repairs `.txnindex` files and producer snapshots: they are made anew from the batches of a log.
 
-On disk each is replaced in one step, or removed. Threads: one, with the partition not open. Where the log is
-complete, the files say what it says. Where its beginning is gone, or batches of it are, an index keeps its
-entries beyond that, and a damaged snapshot is removed: opening reads the next older one.
+On disk each is replaced in one step, or removed. Threads: one, with the partition not open. If the log is
+complete, the files follow from it alone. If its beginning or some batches are missing, an index keeps its
+entries that the log does not show, and a damaged snapshot is removed: an open then reads the next older one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANEW, REMOVED = "made anew from the log", "removed: the log alone can't tell wha
 
 
 class ProducerFiles:
-    """The files of one partition with these segments."""
+    """The `.txnindex` files and snapshots of one partition."""
 
     def __init__(self, files: Files, directory: str, segments: list[Segment]) -> None:
         self._files, self._directory, self._segments = files, directory, segments
@@ -38,7 +38,7 @@ class ProducerFiles:
         self._state, self._whole = ProducerState(first), first == 0
 
     def make_anew(self, which: Which) -> dict[tuple[int, str], str]:
-        """Make files anew; returns what was done by (base offset, suffix). Raises OSError."""
+        """Make files anew; return the repairs by (base offset, suffix). Raises OSError."""
         self._begin(which)
         done = dict(self._snapshot(self._next, which))
         for segment, after in zip(self._segments, [*self._segments[1:], None], strict=True):
@@ -55,7 +55,7 @@ class ProducerFiles:
         return done
 
     def _begin(self, which: Which) -> None:
-        """Begin with the producer state in the snapshot where the log begins."""
+        """Load the producer state from the snapshot at the beginning of the log."""
         path = self._path(self._next)
         if (self._next, names.SNAPSHOT) not in which and self._files.exists(path):
             self._state = ProducerState.load(self._files.read_file(path), self._next, path)
@@ -76,7 +76,7 @@ class ProducerFiles:
         return found
 
     def _see(self, batches: NDArray[np.void], beside: bool) -> None:
-        """Note whether all batches of producers are still there, by their offsets."""
+        """Note whether no batch of a producer is missing, by the offsets."""
         if not len(batches):
             return
         before = np.concatenate(([self._next], batches["last_offset"][:-1] + 1))

@@ -1,12 +1,12 @@
 """The steps of a repair.
 
-1. Without a finding of `check` nothing is done.
-2. The lock is taken, and checkpoints without which the store can't be opened, or whose offsets are above
-   those that a clean close published, are made anew.
-3. The store is opened for writing, which settles what a crash left, and each partition with it. On request
-   corrupt stretches are taken out of the logs. The store is closed cleanly.
-4. `check` finds what is left; indexes and snapshots that it reports are made anew, with the lock held.
-5. The store is opened once more, so that the published ends agree with the repaired files.
+  1. Without a finding of `check` nothing is done.
+  2. The lock is taken. Checkpoints that prevent an open, or whose offsets are above those that a clean close
+     published, are made anew.
+  3. The store is opened for writing, with each partition, which finishes the work of a crashed writer. On
+     request corrupt ranges are taken out of the logs. The store is closed cleanly.
+  4. `check` runs again; indexes and snapshots that it reports are made anew, with the lock held.
+  5. The store is opened once more, so that the published ends agree with the repaired files.
 
 Threads: one. Each file is replaced in one step.
 """
@@ -44,8 +44,8 @@ from segstore.storage.store.writer import locked
 
 # --- mending -----------------------------------------------------------------------------------
 
-# Indexes and producer snapshots that `check` reports are made anew, with the store's lock held and the
-# store not open.
+# Indexes and producer snapshots that `check` reports are made anew, with the store's lock held and the store
+# not open.
 
 _OF_BATCHES = (names.INDEX, names.TIME_INDEX)
 _OF_PRODUCERS = (names.TXN_INDEX, names.SNAPSHOT)
@@ -60,7 +60,7 @@ class _Wrong(NamedTuple):
 
 
 def mend(files: Files, root: str, found: list[Finding]) -> Iterator[Repaired]:
-    """Make anew which of the reported files can be; yields what was done. Raises OSError."""
+    """Make reported indexes and snapshots anew; yield the repairs. Raises OSError."""
     topics = TopicFiles(files, root)
     pool = HandlePool(files, 8)
     for info in topics.load()[0].values():
@@ -112,15 +112,15 @@ def repair(
     progress: Progress | None = None,
     files: Files | None = None,
 ) -> list[Repaired]:
-    """Repair what `check` finds wrong with a store, as far as possible; returns what was done, in order.
+    """Repair the findings of `check` on a store, as far as possible; return the repairs, in order.
 
     Indexes, producer snapshots and checkpoints are made anew from the logs. With `quarantine`, bytes of a log
     that are no batch and lie below the recovery point are moved to `.segstore/quarantine`, and an empty batch
-    stands for their offsets; without it such damage stays as it is, and `check` reports it again. `progress`
-    is called with the bytes of each segment that was checked: twice where anything was wrong.
+    takes the place of their offsets; without it such damage stays, and `check` reports it again. `progress`
+    is called with the bytes of each checked segment: twice if there was a finding.
 
-    Raises StoreLockedError, with the pid of the writer; StorageError; InvalidArgumentError for what
-    is damaged in a directory of a replicated store, whose logs must not differ from those of the others.
+    Raises StoreLockedError, with the pid of the writer; StorageError; InvalidArgumentError for a damaged
+    directory of a replicated store, since the logs of its replicas must not differ.
     """
     root, files = arguments.path("path", path), files or Files()
     with os_errors():
@@ -137,7 +137,9 @@ def repair(
 
 
 def _check_plain(files: Files, root: str) -> None:
-    """Raise InvalidArgumentError where other replicas would not hear of what is repaired here (R2)."""
+    """Raise InvalidArgumentError for a directory of a replicated store: the other replicas would not get the
+    repair (R2).
+    """
     if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
             f"{root} is a directory of a replicated store, which is not repaired by itself: `segstore heal` "
@@ -185,7 +187,7 @@ def _locked(files: Files, root: str) -> Iterator[None]:
         if not has_living_members(files, root):
             yield
             return
-    raise locked(files, root)  # the lock is given back first: the error says who has it
+    raise locked(files, root)  # after the lock is free, so that the error names its holder
 
 
 def _open_all(store: Store) -> None:
@@ -205,12 +207,12 @@ def _open_all(store: Store) -> None:
 
 
 def _cut(done: Recovered) -> Repaired:
-    """Return what opening did to a partition after an unclean shutdown."""
+    """Return the repair that the open made in a partition after an unclean shutdown."""
     kept = f", kept in {', '.join(done.quarantined)}" if done.quarantined else ""
     message = f"the log is good up to here, then: {done.reason}"
     return Repaired(done.partition, None, done.end_offset, message, f"{done.cut_bytes} bytes cut off{kept}")
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Return whether the finding is on a log: those that take damage out report it themselves."""
+    """Return whether the finding is damage in a log, which the steps that take it out report themselves."""
     return finding.path.endswith(names.LOG) and finding.position is not None

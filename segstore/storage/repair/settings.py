@@ -1,8 +1,8 @@
-"""States small files anew of which no copy can be read: topic settings, `partition.metadata`, quotas,
+"""Writes small files anew that have no readable copy: topic settings, `partition.metadata`, quotas,
 credentials, settings of groups.
 
-On disk the files that were there are moved to the quarantine; `partition.metadata` is rewritten for topics
-without settings of segstore's. Threads: one, with the store open for writing.
+On disk the damaged files are moved to the quarantine; `partition.metadata` is rewritten for topics without
+settings of segstore's. Threads: one, with the store open for writing.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.storage.finding import Repaired
-from segstore.storage.meta.client_quotas import quota_copies
-from segstore.storage.meta.group_configs import group_config_copies
-from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.client_quotas import QUOTAS
+from segstore.storage.meta.group_configs import GROUP_CONFIGS
+from segstore.storage.meta.scram_credentials import SCRAM
 from segstore.storage.meta.small_files import Copies, put_aside, reason
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.store import Store
 
 
 def state_anew(store: Store) -> Iterator[Repaired]:
-    """State the files anew; yields what was done. Raises OSError."""
+    """Write the files anew; yield the repairs. Raises OSError."""
     files, root = store.context.files, store.path
     for info in list(store.topics().values()):
         if info.lost is not None:
             yield _state_settings(store, info)
         elif not info.ours and info.error is None:
             yield from _identify(store, info)
-    yield from _put_aside(store, quota_copies(files, root), "no client has a limit until it is given anew")
-    yield from _put_aside(store, scram_copies(files, root), "there is no SCRAM user until one is made anew")
-    yield from _put_aside(store, group_config_copies(files, root), "groups have the store's settings")
+    yield from _put_aside(store, QUOTAS.copies(files, root), "no client has a limit until it is given anew")
+    yield from _put_aside(store, SCRAM.copies(files, root), "there is no SCRAM user until one is made anew")
+    yield from _put_aside(store, GROUP_CONFIGS.copies(files, root), "groups have the store's settings")
 
 
 def _put_aside(store: Store, copies: Copies[Any], then: str) -> Iterator[Repaired]:
@@ -46,19 +46,19 @@ def _put_aside(store: Store, copies: Copies[Any], then: str) -> Iterator[Repaire
 
 
 def _state_settings(store: Store, info: TopicInfo) -> Repaired:
-    """State settings under which nothing is deleted: only the user knows better ones."""
+    """Write settings under which nothing is deleted, because only the user knows the right ones."""
     files, root = store.context.files, store.path
     paths = TopicFiles(files, root).settings(info.name).paths
     asides = [put_aside(files, root, path) for path in paths if files.exists(path)]
     stated = store.writer().topic_admin.alter(info.name, {})
-    said = ", ".join(f"{name}={value}" for name, value in stated.config.items())
-    done = f"moved to {' and '.join(asides)}; the settings are {said} until they are altered"
+    listed = ", ".join(f"{name}={value}" for name, value in stated.config.items())
+    done = f"moved to {' and '.join(asides)}; the settings are {listed} until they are altered"
     assert info.lost is not None
     return Repaired(paths[0], None, None, reason(info.lost), done)
 
 
 def _identify(store: Store, info: TopicInfo) -> Iterator[Repaired]:
-    """Give all partitions' metadata the one id that is known of a broker's topic, or none."""
+    """Replace wrong or unreadable partition metadata of a broker's topic, by its id if that is known."""
     context, topic_files = store.context, TopicFiles(store.context.files, store.path)
     for number in info.partition_ids:
         path = os.path.join(topic_files.partition_path(info.name, number), names.PARTITION_METADATA)

@@ -1,7 +1,7 @@
 """Staged appends: any process writes batches into the inbox, the store's one writer adopts them, once.
 
-docs/staging.md has the files and the order of steps. `Stager` writes, `seal` names what belongs together,
-`abort` removes what was not sealed; `inbox.inbox` is the writer's side.
+docs/staging.md has the files and the order of steps. `Stager` writes, `seal` groups staged files into one
+append, `abort` removes files that were not sealed; `inbox.inbox` is the writer's side.
 """
 
 from __future__ import annotations

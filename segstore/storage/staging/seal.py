@@ -1,8 +1,9 @@
-"""Seals staged files that belong together, and waits until they are in the log; also aborts or adopts them.
+"""Seals staged files into one append, and waits until the records are in the log; also aborts or adopts
+staged files.
 
 On disk a manifest is written (see `inbox.manifest`), the result read and removed; `abort` removes staged
-files. Threads and processes: any. Where no process is the store's writer, the sealer becomes it, for as long
-as the adoption takes.
+files. Threads and processes: any. If no process is the store's writer, the sealer becomes the writer for the
+adoption.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
 
 Opener = Callable[[], Store]
-"""Opens a replicated store for writing, which adopts what is sealed."""
+"""Opens a replicated store for writing, which adopts sealed files."""
 
 
 def seal(
@@ -48,29 +49,29 @@ def seal(
     files: Files | None = None,
     opener: Opener | None = None,
 ) -> Adoption:
-    """Append all files that these messages name to the store at `path`: once, and all or nothing. Of a
+    """Append all files that these messages name to the store at `path`: once, and all or nothing. In a
     replicated store `path` is the directory in which they were staged.
 
-    Returns when the records are durable and visible, with the offsets of each partition. What was sealed
-    under `id` before is not appended again: its offsets are returned, and these staged files are removed; ids
-    are kept as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count). `source` says of what
-    the records were made, such as offsets that were read, in up to 1,000 characters.
+    Returns when the records are durable and visible, with the offsets of each partition. If `id` was sealed
+    before, its records are not appended again: its offsets are returned, and these staged files are removed;
+    ids are kept as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count). `source` describes
+    the origin of the records, such as offsets that were read, in up to 1,000 characters.
 
     Raises IdempotencyConflictError if other records were adopted under `id`: of another `source`, or of
     another number if one of the two sealers gave no source. The staged files stay, or are in the quarantine.
 
-    Raises UnknownTopicOrPartitionError (a topic was deleted meanwhile, a partition is missing),
-    StagedFilesError, RecordTooLargeError: nothing was appended, nor will be; what was sealed is in the
-    quarantine. Raises KafkaTimeoutError after `timeout` seconds, StorageError: the files are sealed and will
-    be adopted, unless the manifest could not be written; sealing the same id again shows which. Raises
-    InvalidTypeError, InvalidArgumentError.
+    Raises UnknownTopicOrPartitionError (a topic was deleted, a partition is missing), StagedFilesError,
+    RecordTooLargeError: nothing was appended, nor will be; the sealed files are in the quarantine. Raises
+    KafkaTimeoutError after `timeout` seconds, StorageError: the files are sealed and will be adopted, unless
+    the manifest could not be written; sealing the same id again shows which. Raises InvalidTypeError,
+    InvalidArgumentError.
 
-    Where no process has the store open for writing, this one opens it for as long as the adoption takes: a
-    replicated store by `opener`, as a sealer knows one directory only. Without it ReplicaOfflineError is
-    raised, and of a replicated store also NotEnoughReplicasError, NotEnoughReplicasAfterAppendError,
-    InvalidReplicationFactorError, NotLeaderOrFollowerError, RequestTimedOutError,
-    ConcurrentTransactionsError and QuorumLostError, as StorageError is: the files are sealed. Where the
-    directory is lost, the same id may be staged and sealed in another one: it is adopted once.
+    If no process has the store open for writing, this one opens it for the adoption: a replicated store by
+    `opener`, as a sealer knows one directory only. Without an `opener` ReplicaOfflineError is raised. A
+    replicated store may also raise NotEnoughReplicasError, NotEnoughReplicasAfterAppendError,
+    InvalidReplicationFactorError, NotLeaderOrFollowerError, RequestTimedOutError, ConcurrentTransactionsError
+    and QuorumLostError; as after StorageError, the files are sealed. If the directory is lost, the same id
+    may be staged and sealed in another one: it is adopted once.
     """
     work = Manifest("", check_id(id), files_of(messages), check_source(source))
     seconds = arguments.milliseconds("timeout", timeout)
@@ -80,8 +81,8 @@ def seal(
 def abort(
     messages: Iterable[Staged], path: str | os.PathLike[str] | None = None, *, files: Files | None = None
 ) -> None:
-    """Remove staged files, except those that a sealed manifest names. `path` is where the store is now, by
-    default where it was. Raises StorageError, InvalidTypeError, InvalidArgumentError.
+    """Remove staged files, except those that a sealed manifest names. `path` is the store's present path, by
+    default the path of the staging. Raises StorageError, InvalidTypeError, InvalidArgumentError.
     """
     held = list(messages) if isinstance(messages, Iterable) else messages
     files_of(held)
@@ -137,7 +138,7 @@ class _Sealing:
     # --- one round --------------------------------------------------------------------------
 
     def _adopt(self) -> Adoption | None:
-        """Open the store, which adopts, where no process is its writer."""
+        """Open the store for writing, which adopts the files, unless another process is its writer."""
         if self._files.is_locked(os.path.join(self._root, names.LOCK)):
             return None
         try:
@@ -173,8 +174,8 @@ class _Sealing:
 
 
 def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
-    """Append all files that these messages name at once, in the process that has the store open for writing.
-    See `seal`.
+    """Append all files that these messages name at once, in the process that has the store open for writing,
+    as `seal` does.
 
     No manifest is sealed, so an adoption that fails is not tried again, and its staged files are removed.
     Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,

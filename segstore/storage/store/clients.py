@@ -1,8 +1,8 @@
 """`Clients`: the producers and consumers of an open store, and how they end when the store is closed.
 
-Nothing is on disk. The storage layer knows clients by the `StoreClient` protocol only: they attach
-themselves, and are referred to weakly, so that a client that is dropped is not kept. Threads: any. One thread
-closes the store; another that closes waits for it, unless the first thread waits for the second.
+Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol: they attach
+themselves, by weak references, so that a dropped client is freed. Threads: any. One thread closes the store;
+a second closing thread waits for it, unless the first thread waits for the second.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ CLOSE_TIMEOUT = 30.0
 """Seconds that `Store.close` waits for its clients by default; as long as Kafka's consumer waits in close."""
 
 
-def tell(what: str, error: BaseException) -> None:
-    """Log an error that is not raised; one that is not a SegstoreError with its traceback."""
+def log_error(what: str, error: BaseException) -> None:
+    """Log an error that is not raised, with its traceback if it is not a SegstoreError."""
     log.error("%s: %s", what, error, exc_info=None if isinstance(error, SegstoreError) else error)
 
 
 class Turn(IntEnum):
-    """The order in which clients end: what listeners of readers send is still written."""
+    """The order in which clients end: readers first, as their listeners may still send records."""
 
     READER = 0
     WRITER = 1
 
 
 class Unwritten(NamedTuple):
-    """Records that a client had taken, and that are not in the log: how many by (topic, partition), and the
+    """The records that a client had accepted and did not write: their number by (topic, partition), and the
     last error.
     """
 
@@ -54,25 +54,25 @@ class Unwritten(NamedTuple):
 
 
 class StoreClient(Protocol):
-    """An object that is used over a store, and ends with it."""
+    """A producer or consumer that is used over a store, and ends with it."""
 
     turn: Turn
 
     def entered(self) -> bool:
-        """Return whether this very thread is within one of the client's calls, or runs one of its
-        callbacks.
+        """Return whether this very thread is inside one of the client's calls, or runs one of
+        its callbacks.
         """
 
     def begin_to_close(self) -> None:
-        """Take no more records; this waits for nothing."""
+        """Refuse further records, without waiting."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """End, by `deadline` (monotonic seconds). `orderly`: the store is not closed because of an exception
-        of the application's. A second call does nothing.
+        """End the client by `deadline` (monotonic seconds). `orderly` is false if an exception of the
+        application closes the store. A second call does nothing.
         """
 
     def unwritten(self) -> Unwritten:
-        """Return the records that could not be written; called once the store is closed."""
+        """Return the records that could not be written. Called when the store is closed."""
 
 
 R = TypeVar("R")
@@ -89,12 +89,11 @@ class Clients:
         self._writers: list[StoreClient] = []
 
     def attach(self, client: StoreClient) -> None:
-        """Attach a client. Raises StoreClosedError. No lock is taken: either the closing thread sees the
-        client, or this sees that the store is being closed.
-        """
+        """Attach a client. Raises StoreClosedError if the store is being closed."""
         key = id(client)
-        # What a callback in Python raises CPython prints and forgets, Ctrl-C, too. This one is called with
-        # the reference, which is what `pop` gives where the key is not there.
+        # CPython prints and drops an exception of a Python callback, Ctrl-C too. So the callback is `pop`
+        # itself; it is called with the reference, as the default for a missing key.
+        # No lock is taken: either the closing thread sees the client, or this thread sees `_refused`.
         self._attached[key] = weakref.ref(client, partial(self._attached.pop, key))
         if self._refused:
             del self._attached[key]
@@ -105,16 +104,17 @@ class Clients:
         return [client for client in found if client is not None and client.turn is turn]
 
     def once(self, close: Callable[[], R]) -> R | None:
-        """Call `close`, after another thread's call of it is over; returns None within such a call, which
-        does the work. Raises InvalidArgumentError in a producer's callback, for which that producer waits.
+        """Call `close`, after another thread's call of it is over. Return None if this thread is inside such
+        a call already, which does the work. Raises InvalidArgumentError in a producer's callback, because
+        `close` would wait for that producer.
         """
         if any(client.entered() for client in self._live(Turn.WRITER)):
             raise InvalidArgumentError(
                 f"close() of {self._path} in a producer's callback would wait for itself"
             )
         if others_are_gone() and not self._is_free():
-            return None  # the interpreter ended a thread in the midst of a close: the next open recovers
-        # Another thread that closes waits for the reader whose listener makes this call.
+            return None  # the interpreter ended a thread during its close: the next open recovers
+        # Another closing thread waits for the reader whose listener made this call.
         if any(client.entered() for client in self._live(Turn.READER)) and not self._is_free():
             return None
         with self._lock:
@@ -127,16 +127,16 @@ class Clients:
                 self._busy = False
 
     def _is_free(self) -> bool:
-        """Return whether no other thread closes."""
+        """Return whether no other thread closes the store."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return True
         return False
 
     def close(self, timeout: float, orderly: bool) -> None:
-        """End all clients, within `timeout` seconds. All are tried; an interrupt is raised in preference to
-        other errors, and ends the wait for the remaining clients. Of the clients' errors the first is raised,
-        the others are logged.
+        """End all clients, within `timeout` seconds, even if some raise. An interrupt ends the wait for the
+        remaining clients. An interrupt is raised in preference to other errors, else the first error is
+        raised; all further errors are logged.
         """
         self._refused = True
         ends = _Ends(time.monotonic() + timeout, orderly)
@@ -145,11 +145,11 @@ class Clients:
         for client in self._writers:
             ends.tried(client.begin_to_close)
         ends.of(self._writers)
-        ends.told()
+        ends.raise_first()
 
     def unwritten(self) -> UnwrittenRecordsError | None:
-        """Return which of the producers' records are not in the log, now that the store is closed; this is
-        logged.
+        """Return the error for producers' records that are not in the log, and log it; None if all are.
+        Called when the store is closed.
         """
         counts: Counter[tuple[str, int]] = Counter()
         last: BaseException | None = None
@@ -167,7 +167,7 @@ class Clients:
 
 
 class _Ends:
-    """Ends clients one after the other, and keeps what they raise."""
+    """Ends clients one after the other, and keeps their errors."""
 
     def __init__(self, deadline: float, orderly: bool) -> None:
         self._deadline, self._orderly = deadline, orderly
@@ -180,16 +180,16 @@ class _Ends:
     def tried(self, end: Callable[[], None]) -> None:
         try:
             end()
-        except BaseException as error:  # raised by `told`
+        except BaseException as error:  # raised later, by `raise_first`
             if not isinstance(error, Exception):
                 self._deadline = 0.0
             self._errors.append(error)
 
-    def told(self) -> None:
-        """Raise an interrupt, else the first error; the others are logged."""
+    def raise_first(self) -> None:
+        """Raise an interrupt, else the first error; log all further errors."""
         errors, self._errors = self._errors, []
         errors.sort(key=lambda error: isinstance(error, Exception))
         for error in errors[1:]:
-            tell("a client of the store could not be closed in order", error)
+            log_error("a client of the store could not be closed in order", error)
         if errors:
             raise first_of(errors)

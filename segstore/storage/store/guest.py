@@ -1,7 +1,7 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
-It appends and reads by itself, and leaves all else to the host. On disk segments' files are appended to, and
-the member's slot of `.segstore/shared` is written. Threads: any.
+It appends and reads by itself, and leaves changes of topics, segments and checkpoints to the host. On disk
+segments' files are appended to, and the member's slot of `.segstore/shared` is written. Threads: any.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _nothing() -> None:
 
 
 class StoreGuest(StoreReader):
-    """The side of a store that a guest has open."""
+    """The guest's side of a shared store: a reader that also appends."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class StoreGuest(StoreReader):
         self._guests: dict[tuple[str, int, str], GuestPartition] = {}
         self._mapped: Any = None
         self.host: HostWriter | None = None
-        """The writing side, once this process is the host."""
+        """The host's writer, if this process has become the host."""
         self.on_host: Callable[[], object] = _nothing
-        """Called when this process has become the host."""
+        """Called after this process has become the host."""
         self._succession = Succession(context, members, self._become_host) if may_host else None
 
     def begin(self) -> None:
-        """Make sure that the host sees the same memory, and wait for its end, if this process may be the next
-        one. Raises NotShareableError, HostUnavailableError.
+        """Check that the host sees the same memory. If this process may host, start to wait for the host's
+        end. Raises NotShareableError, HostUnavailableError.
         """
         HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
         if self._succession is not None:
@@ -86,12 +86,12 @@ class StoreGuest(StoreReader):
 
     @property
     def role(self) -> str:
-        """See `Store.role`."""
+        """Return the role of this process, "guest", or "host" after the former host's end."""
         return "guest" if self.host is None else "host"
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return what this process has recovered as the host, which it may have become."""
+        """Return the recoveries of this process, if it has become the host."""
         return [] if self.host is None else self.host.recovered
 
     @property
@@ -100,8 +100,8 @@ class StoreGuest(StoreReader):
         return () if self.host is None else tuple(self.host.context.mended)
 
     def _become_host(self) -> None:
-        """Open the store as its host, beside the guest's partitions, which go on as they are. Raises
-        StoreLockedError, if another member is faster; StorageError.
+        """Open the store as its host, while the guest's partitions stay open. Raises StoreLockedError, if
+        another member is faster; StorageError.
         """
         mine = self.context
         pool = HandlePool(mine.files, mine.pool.limit)
@@ -113,19 +113,19 @@ class StoreGuest(StoreReader):
 
     @property
     def host_pid(self) -> int:
-        """See `Store.host_pid`."""
+        """Return the host's pid; 0 if no host lives."""
         host = self._members.host()
         return 0 if host is None else host.pid
 
     def members(self) -> list[StoreMember]:
-        """See `Store.members`."""
+        """Return the living members of the store, by slot."""
         return told_of(self._members.all())
 
     # --- partitions -----------------------------------------------------------------------
 
     def appender(self, topic: str, partition: int) -> Partition:
-        """Return the appending side of a partition, a `GuestPartition`, which stands for a `Partition` in
-        what appends. Raises UnknownTopicOrPartitionError.
+        """Return a `GuestPartition`, which has the appending calls of a `Partition`. Raises
+        UnknownTopicOrPartitionError.
         """
         info = find_topic(self.topics, topic, partition)
         key = (topic, partition, info.topic_id)
@@ -151,7 +151,7 @@ class StoreGuest(StoreReader):
         return info.settings
 
     def share_of(self, key: int) -> tuple[int, Any] | None:
-        """See `GuestSide`."""
+        """Return the slot of a partition, and a new share of its log; None if the host has not opened it."""
         slot = self._slot(key)
         if slot is None or self.shared.log_if_there(slot) is None:
             return None
@@ -162,7 +162,7 @@ class StoreGuest(StoreReader):
         return None if ends is None else ends.slot(key)
 
     def slot_of(self, key: int) -> int:
-        """See `GuestSide`."""
+        """Return the slot of a partition. Raises StoreClosedError if the topic was deleted."""
         slot = self._slot(key)
         if slot is None:
             raise StoreClosedError(f"{self.context.root}: the topic was deleted, or is only being made")
@@ -170,7 +170,7 @@ class StoreGuest(StoreReader):
 
     @property
     def ends(self) -> tuple[Any, int]:
-        """See `GuestSide`."""
+        """Return a writable mapping of the published ends, and its size."""
         if self._mapped is None:
             files = self.context.files
             with files.open(self._ends_path, write=True) as handle:
@@ -180,19 +180,21 @@ class StoreGuest(StoreReader):
 
     @property
     def patience(self) -> float:
-        """See `GuestSide`."""
+        """Return the seconds after which an append that waits for the host raises `unavailable()`."""
         return int(self.shared.header.answer_ms) / 1000
 
     def unavailable(self) -> HostUnavailableError:
-        """See `GuestSide`."""
+        """Return the error for an append that waited too long for the host."""
         return self._asking.unavailable()
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """See `GuestSide`."""
+        """Ask the host, and wait for its answer."""
         self._asking.ask(what, request)
 
     def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
-        """See `GuestSide`. Raises HostUnavailableError, KafkaTimeoutError, the errors of `seal`."""
+        """Append by way of the host, all records visible at once; returns the first offset. Raises
+        HostUnavailableError, KafkaTimeoutError, the errors of `seal`.
+        """
         from segstore.storage.store.guest_staging import StagedAppend  # for long appends only
 
         info = _same(self.topics, topic, partition, key)
@@ -200,8 +202,8 @@ class StoreGuest(StoreReader):
         return append.run(chunks, self.patience)
 
     def flush(self) -> None:
-        """Make all partitions durable to which this process has appended. Raises the first StorageError, or
-        HostUnavailableError, after all were tried.
+        """Make durable all partitions to which this process has appended. After all were tried, raises the
+        first StorageError or HostUnavailableError.
         """
         errors: list[SegstoreError] = []
         for each in list(self._guests.values()):
@@ -209,12 +211,12 @@ class StoreGuest(StoreReader):
                 each.flush()
             except StoreClosedError:
                 self.context.check_writable()
-                continue  # its topic was deleted meanwhile
+                continue  # the topic was deleted
             except SegstoreError as error:
                 errors.append(error)
         try:
             if self.host is not None:
-                self.host.partitions.flush()  # what this process writes as the host, too
+                self.host.partitions.flush()  # the partitions that this process writes as the host
             if errors:
                 raise errors[0]
         finally:
@@ -227,13 +229,15 @@ class StoreGuest(StoreReader):
                 self._guests.pop((topic, number, topic_id), None)
 
     def writing(self) -> WritingSide:
-        """See `StoreReader`: a guest leaves that to the host. Raises IllegalStateError."""
+        """Return the host's writer, if this process has become the host. Raises IllegalStateError."""
         if self.host is not None:
             return self.host
         raise refused_in_guest("a call that changes more than a log's end")
 
     def led(self, topic: str, partition: int, key: int) -> Partition | None:
-        """See `GuestSide`. Only a host writes internal topics."""
+        """Return the host's partition if this process is the host, else None. Raises IllegalStateError for an
+        internal topic in a guest: only a host writes those; StoreClosedError if the topic was deleted.
+        """
         if self.host is not None:
             _same(self.host.topics, topic, partition, key)
             return self.host.partition(topic, partition)
@@ -244,7 +248,7 @@ class StoreGuest(StoreReader):
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """See `StoreReader`."""
+        """End the threads of the store, because nothing refers to it."""
         if self._succession is not None:
             self._succession.stop()
         if self.host is not None:
@@ -253,17 +257,18 @@ class StoreGuest(StoreReader):
 
     @property
     def locks(self) -> list[Any]:
-        """See `StoreReader`."""
+        """Return the locks that an interrupted call may hold when the store is closed."""
         return [*super().locks, *(each.token for each in list(self._guests.values()))]
 
     def close(self) -> None:
-        """Close the store: this process is no member any more."""
-        # First: no thread opens a tail again that is paused below. Who is no member counts as dead.
+        """Close the store; this process is no member any more."""
+        # First: then no thread opens again a tail that is paused below. A process that is no member counts as
+        # dead.
         self.context.closed = True
         if self._succession is not None:
             self._succession.stop()
         for each in list(self._guests.values()):
-            each.close()  # what only the host can sync is left to it
+            each.close()  # leaves to the host the records that only it can sync
         try:
             if self.host is not None:
                 self.host.close()

@@ -1,7 +1,8 @@
-"""Long appends of a guest, which its host adopts: they would hold up all others, and may fill segments.
+"""Long appends of a guest, which its host adopts from the inbox: written directly, they would delay all other
+appends, and might need several segments.
 
-On disk the records lie in the store's inbox until they are in the log; see `inbox`. What fails is taken back.
-Threads: any; one for each append.
+On disk the records lie in the store's inbox until they are in the log; see `inbox`. A failed append is
+removed from there. Threads: any; one for each append.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from segstore.storage.meta.topics import TopicInfo
 
 
 class StagedAppend:
-    """One append to one partition. `unavailable()` gives the error for a host that does not answer."""
+    """One append to one partition. `unavailable()` returns the error for a host that does not answer."""
 
     def __init__(
         self,
@@ -34,11 +35,11 @@ class StagedAppend:
         self._unavailable = unavailable
 
     def run(self, chunks: Iterable[Encoded], seconds: float) -> int:
-        """Append, visible all at once and durable; return the first offset. Raises HostUnavailableError if
-        the host has not begun to adopt in `seconds`, StorageError, RecordTooLargeError,
-        UnknownTopicOrPartitionError, StagedFilesError, StoreClosedError: nothing is appended then. Raises
-        KafkaTimeoutError if it has begun, and has not ended in `seconds` more. Behind any other exception
-        all was appended, or will be soon, or nothing was.
+        """Append the records, visible all at once and durable; return the first offset. Raises
+        HostUnavailableError if the host has not begun to adopt within `seconds`, StorageError,
+        RecordTooLargeError, UnknownTopicOrPartitionError, StagedFilesError, StoreClosedError: nothing is
+        appended then. Raises KafkaTimeoutError if the host has begun, and has not finished within further
+        `seconds`. After any other exception either all records are appended, now or soon, or none.
         """
         context = self._context
         with os_errors(), Stager(context.root, clock=context.clock, files=context.files) as stager:
@@ -49,7 +50,7 @@ class StagedAppend:
             try:
                 offsets = self._adopted(sealed, work.id, seconds)
             except BaseException:
-                with suppress(OSError):  # they become left-overs
+                with suppress(OSError):  # the next open removes them as left-overs
                     remove_unsealed(sealed.folder, staged)
                 raise
         return offsets[self._info.name, self._partition][0]
@@ -68,7 +69,7 @@ class StagedAppend:
                 sealed.wait(sealed.patience)
             error = self._unavailable()
         except SegstoreError as refused:
-            error = refused  # also one with which the adoption would be tried again
+            error = refused  # also an error after which the host would try the adoption again
         except BaseException:
             sealed.take_back()
             raise
@@ -79,7 +80,7 @@ class StagedAppend:
     def _begun(
         self, sealed: SealedManifest, id_: str, error: SegstoreError, seconds: float
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return the offsets of an adoption that had begun when it was to be taken back."""
+        """Return the offsets of an adoption that had begun before it could be taken back."""
         end = time.monotonic() + seconds
         while sealed.is_begun():
             if time.monotonic() > end:

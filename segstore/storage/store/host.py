@@ -1,8 +1,8 @@
-"""The host of a shared store: a thread that answers what guests ask (V1 to V3 of docs/shared.md).
+"""The host of a shared store: a thread that answers the requests of guests (V1 to V3 of docs/shared.md).
 
-A verdict that was resolved before is seen to be: it may be asked twice, also of two hosts. Threads: its own,
-which takes the append token of one partition at a time; and one for each request that waits for a disk, or
-for the owner of a log's lock, since other logs must not wait for that.
+A request may arrive twice, also at two hosts; the second time the host sees that its work is done. Threads:
+its own, which takes the append token of one partition at a time; and one for each request that waits for a
+disk, or for the owner of a log's lock, because requests for other logs must not wait for it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from segstore.threads import Background, Latch
 
 log = Logger("segstore")
 _LOOK_MS = 1000
-"""How often the host looks for what dead members have left, if nobody rings."""
+"""Milliseconds between two looks for bytes of dead members, if no request arrives."""
 
 
 class Host:
-    """Answers the requests of a store's members. `find(slot, key)` gives the partition, `opened()` those that
-    are open.
+    """Answers the requests of a store's members. `find(slot, key)` returns the partition, `opened()` all open
+    partitions.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Host:
         self._context, self._members, self._find, self._opened = context, members, find, opened
         self._done = Latch()
         self._thread = Background(self._run, "segstore-host")
-        self._apart: dict[int, tuple[int, Background]] = {}
+        self._slow_requests: dict[int, tuple[int, Background]] = {}
         """By slot: the number of a request that another thread resolves, and that thread."""
         self._looked = time.monotonic()
 
@@ -51,11 +51,11 @@ class Host:
         self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the threads, behind the answers that they are about to give; each may call this itself."""
+        """End the threads after their present answers; each of them may call this itself."""
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
         self._thread.join(seconds)
-        for _, thread in list(self._apart.values()):
+        for _, thread in list(self._slow_requests.values()):
             thread.join(seconds)
 
     def _run(self) -> None:
@@ -65,39 +65,39 @@ class Host:
             seen = header.bell
             try:
                 self.turn()
-            except Exception:  # guests wait for this thread: what one asks must not end it
+            except Exception:  # guests wait for this thread, so an error with one request must not end it
                 log.exception("%s: what the members ask could not be answered", self._context.root)
             lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
     def turn(self) -> None:
-        """Answer all that is asked now."""
+        """Answer all pending requests, and once a second cut the files of dead members."""
         number, slot = ffi.new("uint32_t *"), 0
         while (
             slot := int(lib.seg_request_next(self._members.c, slot, number))
         ) >= 0 and not self._done.is_open:
-            self._see_to(slot, number[0])
+            self._dispatch(slot, number[0])
             slot += 1
         if time.monotonic() - self._looked > _LOOK_MS / 1000:
             self._looked = time.monotonic()
-            self._tidy()
+            self._cut_dead_members()
 
-    def _see_to(self, slot: int, number: int) -> None:
-        """Answer a request, or have another thread do that if it may take long."""
-        known, thread = self._apart.get(slot, (-1, None))
+    def _dispatch(self, slot: int, number: int) -> None:
+        """Answer a request, in another thread if the answer may wait."""
+        known, thread = self._slow_requests.get(slot, (-1, None))
         if thread is not None and known == number and thread.is_alive():
             return
         if not self._may_wait(self._members.shared.member(slot)):
             self._answer(slot, number)
             return
         thread = Background(partial(self._answer, slot, number), "segstore-host-apart")
-        self._apart[slot] = number, thread
+        self._slow_requests[slot] = number, thread
         thread.start()
 
-    def _may_wait(self, asked: Any) -> bool:
-        """Return whether a request waits for a disk, or for another process that keeps a log's lock."""
-        log = self._members.shared.log_if_there(asked.log)
+    def _may_wait(self, request: Any) -> bool:
+        """Return whether a request waits for a disk, or for another process that holds a log's lock."""
+        log = self._members.shared.log_if_there(request.log)
         held = log is not None and log.open and log.lock & 0xFFFFFFFF
-        return bool(asked.asks != lib.SEG_ASKS_READY or held)
+        return bool(request.asks != lib.SEG_ASKS_READY or held)
 
     def _answer(self, slot: int, number: int) -> None:
         answer, error, text = self._resolved(slot)
@@ -110,24 +110,24 @@ class Host:
             return answer_of(error)
         except OSError as error:
             return answer_of(StorageError(error.errno, error.strerror, error.filename))
-        except Exception as error:  # the thread goes on: all guests wait for it
+        except Exception as error:  # the thread goes on, as all guests wait for it
             log.exception("%s: a guest's request could not be resolved", self._context.root)
             return answer_of(error)
         return AGAIN, 0, b""
 
-    def _resolve(self, asked: Any) -> None:
-        partition = self._find(asked.log, asked.key)
-        if asked.asks == lib.SEG_ASKS_SYNC:
+    def _resolve(self, request: Any) -> None:
+        partition = self._find(request.log, request.key)
+        if request.asks == lib.SEG_ASKS_SYNC:
             partition.flush()
             return
         header = ffi.new("seg_batch *")
-        header.size, header.max_timestamp = asked.size, asked.timestamp
-        header.base_offset, header.last_offset = 0, max(asked.offsets, 1) - 1
-        word = asked.word if asked.asks == lib.SEG_ASKS_AWAY else 0
-        partition.make_ready(header, max(asked.batches, 1), asked.generation, word)
+        header.size, header.max_timestamp = request.size, request.timestamp
+        header.base_offset, header.last_offset = 0, max(request.offsets, 1) - 1
+        word = request.word if request.asks == lib.SEG_ASKS_AWAY else 0
+        partition.make_ready(header, max(request.batches, 1), request.generation, word)
 
-    def _tidy(self) -> None:
-        """Cut what dead members have left behind sealed ends [A5]."""
+    def _cut_dead_members(self) -> None:
+        """Cut the bytes that dead members have written after sealed ends [A5]."""
         sealed = ffi.new("seg_sealed *")
         for partition in self._opened():
             share = partition.tail.native.c.share
@@ -145,5 +145,5 @@ class Host:
 
 
 def unknown(key: int) -> UnknownTopicOrPartitionError:
-    """Return the error for a partition that is asked for, and was deleted."""
+    """Return the error for a request about a deleted partition."""
     return UnknownTopicOrPartitionError(f"no topic has the partition with key {key}: it was deleted")

@@ -1,7 +1,8 @@
-"""The writing side of a shared store: a writer as any, which lets other processes append (docs/shared.md).
+"""`HostWriter`, the writer of a shared store: it also serves the processes that append beside it
+(docs/shared.md).
 
 On disk are `.segstore/shared` and `.segstore/members` beside a writer's files. Threads: any; a thread of the
-host answers what guests ask.
+host answers the requests of guests.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from segstore.storage.store.writer import StoreWriter
 
 
 class HostWriter(StoreWriter):
-    """The host of a shared store. With `sharing` this process is a member already."""
+    """The host of a shared store. If `sharing` is given, this process is a member already."""
 
     shares = True
     on_host: Callable[[], object]
-    """See `StoreGuest`: this side is the host from its beginning on."""
+    """Never called: only a `StoreGuest` can become the host, and calls its own."""
 
     def __init__(
         self,
@@ -35,31 +36,33 @@ class HostWriter(StoreWriter):
         sharing: Sharing | None = None,
         guest: Callable[[], object] | None = None,
     ) -> None:
-        """`guest` gives the guest that has become the host, None once nothing refers to that."""
+        """`guest` returns the guest that has become this host, or None once that guest was
+        garbage collected.
+        """
         self._guest = guest
-        self._given, self._lets_go = sharing, False
+        self._member_sharing, self._lets_go = sharing, False
         self._keys: dict[int, tuple[str, int]] = {}
         super().__init__(context, config)
 
     @property
     def role(self) -> str:
-        """See `Store.role`."""
+        """Return the role of this process, "host"."""
         return "host"
 
     def members(self) -> list[StoreMember]:
-        """See `Store.members`."""
+        """Return the living members of the store, by slot."""
         assert self.sharing is not None
         return told_of(self.sharing.members.all())
 
     @property
     def is_lost(self) -> bool:
-        """See `StoreWriter`."""
+        """Return whether nothing refers to the store any more: its guest, if this host was a guest before."""
         return super().is_lost if self._guest is None else self._guest() is None
 
     # --- opening --------------------------------------------------------------------------
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        return self._given or Sharing.begin(self.context.files, self.context.root, self.config)
+        return self._member_sharing or Sharing.begin(self.context.files, self.context.root, self.config)
 
     def _begin(self) -> None:
         sharing = self.sharing
@@ -74,7 +77,7 @@ class HostWriter(StoreWriter):
         self.host.start()
 
     def _find(self, slot: int, key: int) -> Partition:
-        """Return the partition that a guest asks for. Raises UnknownTopicOrPartitionError."""
+        """Return the partition with this slot key. Raises UnknownTopicOrPartitionError."""
         if key not in self._keys:
             self._keys = {
                 slot_key(info.topic_id, info.name, number): (info.name, number)
@@ -88,7 +91,9 @@ class HostWriter(StoreWriter):
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """See `StoreWriter`."""
+        """End the host's threads and the store's, because nothing refers to the store. The next open
+        recovers.
+        """
         if hasattr(self, "host"):
             self.host.stop()
         super().abandon()
@@ -96,18 +101,19 @@ class HostWriter(StoreWriter):
             self.socket.close()
 
     def let_go(self) -> None:
-        """See `StoreWriter`."""
+        """Release the directory, and stop serving the members. May be repeated."""
         self._lets_go = True
         try:
             if hasattr(self, "socket"):
                 self.socket.unlink()
-            if self._given is not None:
-                self._given.members.lead(leads=False)  # it may go on as a guest
+            if self._member_sharing is not None:
+                self._member_sharing.members.lead(leads=False)  # this member may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
-                self.socket.close()  # behind the lock, which those that hear of this try at once
+                # after the lock is free: members try to take it as soon as their connection ends
+                self.socket.close()
         finally:
-            if self.sharing is not None and self._given is None:
+            if self.sharing is not None and self._member_sharing is None:
                 self.sharing.members.close()
 
     def _close_cleanly(self, nonce: int) -> None:
@@ -120,13 +126,13 @@ class HostWriter(StoreWriter):
         self._take_over_all()
         self._cut_sealed(sharing)
         super()._close_cleanly(nonce)
-        self._ends.end_sharing()  # from here on readers, and the next open, go by the published ends
+        # from here on the published ends are valid again, for readers and for the next open
+        self._ends.end_sharing()
         mark_unshared(self.context.files, self.context.root)
 
     def _take_over_all(self) -> None:
-        """Take over the logs that another host has left, and that this one has not needed: once the store is
-        not shared, nobody knows their ends. Raises StorageError.
-        """
+        """Take over the remaining logs of an earlier host. Raises StorageError."""
+        # Once the store is not shared, the shared file with the ends of these logs is not read any more.
         assert self.sharing is not None
         try:
             for info in list(self.topics.values()):
@@ -136,24 +142,24 @@ class HostWriter(StoreWriter):
                     if slot is not None and self.sharing.is_left(slot, key):
                         self.partition(info.name, number)
         except BaseException:
-            self.sharing.file.live = True  # the next host does it
+            self.sharing.file.live = True  # the next host takes over the logs
             raise
 
     def _others_live(self) -> bool:
-        """Return whether another member lives; if none does, nobody can come any more."""
+        """Return whether another member is alive; if not, close the shared file to new members."""
         sharing = self.sharing
         assert sharing is not None
         if sharing.members.others_alive():
             return True
         sharing.file.close_to_others()
-        if sharing.members.others_alive():  # it has come just before
+        if sharing.members.others_alive():  # a member joined just before the file was closed
             sharing.file.live = True
             return True
         return False
 
     def _leave(self) -> None:
-        """Leave the store to the next host, with its logs open. What waits for a disk comes first, while this
-        one still answers.
+        """Leave the store to the next host, with its logs open. The steps that wait for a disk come first,
+        while this host still answers.
         """
         self.inbox.close()
         self.inbox.settle()

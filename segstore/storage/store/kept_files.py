@@ -1,10 +1,9 @@
-"""`Keeping`: what the layers above have a store keep beside its topics; and `KeptFiles`, for a store in one
-directory.
+"""`Keeping`: the quotas, credentials, group settings and producer ids that a store keeps for the layers
+above; and `KeptFiles`, for a store in one directory.
 
 On disk are `.segstore/quotas.json`, `.segstore/scram.json`, `.segstore/groups.json` and
 `.segstore/producer-ids`, in the forms of `client_quotas`, `scram_credentials`, `group_configs` and
-`sealed_file`. Threads: any; who changes a value has a lock for
-it.
+`sealed_file`. Threads: any; the caller of a setter holds a lock for that value.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ from typing import Protocol
 from segstore.files.reserve import NO_ROOM
 from segstore.integers import INT64_MAX
 from segstore.storage.context import StoreContext
-from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
-from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs, write_group_configs
-from segstore.storage.meta.scram_credentials import Credentials, read_credentials, write_credentials
+from segstore.storage.meta.client_quotas import QUOTAS, Entity, Limits
+from segstore.storage.meta.group_configs import GROUP_CONFIGS, GroupConfigs
+from segstore.storage.meta.scram_credentials import SCRAM, Credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 _IDS, _APART = 1000 << 22, 16
-"""Copies of a store give out producer ids that lie so many apart, times a random number of so many bits.
-Blocks of ids begin at multiples of 1,000."""
+"""A copied store skips ids, so that no other copy of it hands out the same ones: a random 16-bit number of
+`_IDS` steps, each 1000 << 22 ids. Blocks of ids begin at multiples of 1,000.
+"""
 
 
 class Keeping(Protocol):
-    """Limits of users and client ids, credentials of users, settings of groups, and the first producer id
+    """The limits of users and client ids, credentials of users, settings of groups, and the first producer id
     that was not handed out.
     """
 
@@ -35,7 +35,7 @@ class Keeping(Protocol):
         """Return the limits. Raises CorruptCheckpointError, StorageError, OSError."""
 
     def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
-        """Replace the limits, durable when this returns. Raises StorageError, OSError; the old limits hold
+        """Replace the limits, durable when this returns. Raises StorageError, OSError; the old limits stay
         then.
         """
 
@@ -43,8 +43,8 @@ class Keeping(Protocol):
         """Return the credentials. Raises CorruptCheckpointError, StorageError, OSError."""
 
     def set_credentials(self, credentials: Credentials) -> None:
-        """Replace the credentials, durable when this returns. Raises StorageError, OSError; the old ones hold
-        then.
+        """Replace the credentials, durable when this returns. Raises StorageError, OSError; the old
+        credentials stay then.
         """
 
     def group_configs(self) -> GroupConfigs:
@@ -52,52 +52,52 @@ class Keeping(Protocol):
 
     def set_group_configs(self, configs: GroupConfigs) -> None:
         """Replace the settings of groups, durable when this returns. Raises StorageError, OSError; the old
-        ones hold then.
+        settings stay then.
         """
 
     def producer_id(self) -> int | None:
-        """Return the id; None where it is not known. Raises OSError."""
+        """Return the first free producer id; None if it is not known. Raises OSError."""
 
     def set_producer_id(self, first: int) -> None:
-        """Replace the id, durable when this returns. Raises StorageError, OSError."""
+        """Replace the first free producer id, durable when this returns. Raises StorageError, OSError."""
 
 
 class KeptFiles:
-    """See `Keeping`."""
+    """`Keeping` in the files of one directory."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context, self._files, self._root = context, context.files, context.root
 
     def limits(self) -> Limits:
-        """See `Keeping`."""
-        return read_limits(self._files, self._root)
+        """Return the limits in `quotas.json`."""
+        return QUOTAS.read(self._files, self._root) or {}
 
     def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
-        """See `Keeping`."""
-        write_limits(self._files, self._root, limits)
+        """Write `quotas.json`."""
+        QUOTAS.write(self._files, self._root, {each: dict(rates) for each, rates in limits.items()})
 
     def credentials(self) -> Credentials:
-        """See `Keeping`."""
-        return read_credentials(self._files, self._root)
+        """Return the credentials in `scram.json`."""
+        return SCRAM.read(self._files, self._root) or {}
 
     def set_credentials(self, credentials: Credentials) -> None:
-        """See `Keeping`."""
-        write_credentials(self._files, self._root, credentials)
+        """Write `scram.json`."""
+        SCRAM.write(self._files, self._root, credentials)
 
     def group_configs(self) -> GroupConfigs:
-        """See `Keeping`."""
-        return read_group_configs(self._files, self._root)
+        """Return the settings in `groups.json`."""
+        return GROUP_CONFIGS.read(self._files, self._root) or {}
 
     def set_group_configs(self, configs: GroupConfigs) -> None:
-        """See `Keeping`."""
-        write_group_configs(self._files, self._root, configs)
+        """Write `groups.json`."""
+        GROUP_CONFIGS.write(self._files, self._root, configs)
 
     def producer_id(self) -> int | None:
-        """See `Keeping`; None where the file is missing or damaged."""
-        return PRODUCER_ID.read(self._files, self._root)
+        """Return the number in `producer-ids`; None if the file is missing or damaged."""
+        return PRODUCER_ID.hint(self._files, self._root)
 
     def set_producer_id(self, first: int) -> None:
-        """See `Keeping`. A file that was damaged since the store was opened is moved aside, and told of."""
+        """Write `producer-ids`. A file that was damaged since the open is moved aside, and reported."""
         wrong = PRODUCER_ID.damage(self._files, self._root)
         if wrong:
             path = PRODUCER_ID.path(self._root)
@@ -105,20 +105,21 @@ class KeptFiles:
         try:
             PRODUCER_ID.write(self._files, self._root, first)
         except OSError as error:
-            if error.errno in NO_ROOM:  # a producer without an id can't append
+            # reported as a full disk, because a producer without an id can't append
+            if error.errno in NO_ROOM:
                 self._context.full.met(error)
             raise
 
     def skip_producer_ids(self) -> None:
-        """Go on with producer ids far above those that another copy of this store may give out: two producers
-        with one id would take each other's batches for duplicates. Damaged, the file says nothing, and ids go
-        on above all that the logs know. Without room nothing is done. Raises OSError.
+        """Skip the producer ids that another copy of this store may hand out: two producers with the same id
+        would take each other's batches for duplicates. If the file is damaged, nothing is skipped, and ids
+        continue above those in the logs. Nothing is done if the disk is full. Raises OSError.
         """
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):
             return
         first = (first or 0) + (1 + secrets.randbits(_APART)) * _IDS
-        if first > INT64_MAX >> 1:  # ids of a late generation: there is no room for another jump
+        if first > INT64_MAX >> 1:  # ids of a late generation, without room for another jump
             return
         try:
             PRODUCER_ID.write(self._files, self._root, first)

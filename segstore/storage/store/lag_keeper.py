@@ -1,5 +1,6 @@
-"""`LagKeeper`: writes what an open primary or standby notes of lags. On disk: `.segstore/lags`, see
-`meta.lag_note`. Threads: one.
+"""`LagKeeper`: writes the lags of an open primary or standby to a note file for other processes.
+
+On disk: `.segstore/lags` (`meta.lag_note`). Threads: one.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from segstore.storage.context import StoreContext
 from segstore.storage.meta.lag_note import LAG_NOTE, LONGEST_MS, LagNote, NotedLag
 
 EVERY = 1.0
-"""Seconds between two looks at the lags."""
+"""Seconds between two notes of the lags."""
 
 
 class Lagging(Protocol):
-    """How far a log is behind: see `NotedLag`; `records` is -1 where that is not known."""
+    """The lag of a log in records, bytes and ms; `records` is -1 if it is not known."""
 
     @property
     def records(self) -> int: ...
@@ -28,16 +29,14 @@ class Lagging(Protocol):
 
 
 class LagKeeper:
-    """Writes the notes of one open store. A note that can't be written, as on a full disk, is left out."""
+    """Writes the notes of one open store. A note that fails, as on a full disk, is skipped."""
 
     def __init__(self, context: StoreContext, side: str, lag_time_max_ms: int) -> None:
         self._context = context
         self._last = LagNote(side, "", 0, "", lag_time_max_ms, ())
 
     def note(self, directory_id: str, waits: str, lags: Mapping[tuple[str, int], Lagging]) -> None:
-        """Note the lags of now; what says the same as the last note is written again after some seconds
-        only.
-        """
+        """Note the present lags. Unchanged lags are written again only after LONGEST_MS."""
         rows = tuple(
             NotedLag(*key, lag.records, lag.bytes, lag.ms)
             for key, lag in sorted(lags.items())

@@ -1,7 +1,7 @@
-"""The last record of each key of a compacted log: the state that the log gives up to an end.
+"""The last record of each key in a compacted log, up to an end offset.
 
-On disk: only reads. Threads: a `LastRecords` belongs to one; the functions any.
-Nothing is decoded here, and all is read in columns: a log that was never compacted has many records of a key.
+On disk: only reads. Threads: a `LastRecords` belongs to one; the functions any. Keys and values are not
+decoded, and are read in columns: a log that was never compacted has many records of a key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class LastRecord(NamedTuple):
-    """The value of a record, None of a tombstone; and its offset."""
+    """The value of a record, None for a tombstone, and its offset `at`."""
 
     value: bytes | None
     at: int
@@ -36,10 +36,10 @@ def last_records(
     ended: Outcomes | None = None,
     valued: Callable[[bytes], bool] | None = None,
 ) -> LastRecords:
-    """Return the last `wanted` record of each key below `end`. Raises what `scan.reads` raises.
+    """Return the last `wanted` record of each key below `end`. Raises the errors of `scan.reads`.
 
-    `ended` says how transactions ended, for a log that has some. `valued` says of a key whether values are
-    kept: a value that is not becomes b"".
+    `ended` has the outcomes of transactions, for a log that has some. `valued(key)` returns whether the value
+    of a key is kept: other values become b"".
     """
     last = LastRecords(wanted, valued)
     for records in reads(log, log.start_offset, end):
@@ -48,9 +48,9 @@ def last_records(
 
 
 class LastRecords:
-    """The last `wanted` record of each key: in `settled` of plain and of committed records, in `open` of the
-    open transaction of each producer. Records of aborted transactions are left out, and a record without a
-    key has the key b"".
+    """The last `wanted` record of each key. `settled` has plain and committed records, `open` the records of
+    each producer's open transaction. Records of aborted transactions are left out, and a record without a key
+    has the key b"".
     """
 
     def __init__(self, wanted: Wanted | None = None, valued: Callable[[bytes], bool] | None = None) -> None:
@@ -59,7 +59,7 @@ class LastRecords:
         self._wanted, self._valued = wanted, valued
 
     def take(self, records: Records, ended: Outcomes | None = None) -> None:
-        """Take in the next records of the log."""
+        """Add the next records of the log."""
         if ended is None:
             self.settled.update(self._by_key(records))
             return

@@ -1,10 +1,10 @@
 """`Leadership`: a primary leads while it holds a lease, and takes no appends while it does not.
 
-The leader epoch is the fencing token. The same token again is a renewal, also a late one: nobody else has
-held the lease meanwhile. With another token somebody may have: where a standby is registered, the primary
-leads only once that one has shown that it still follows. Nothing is on disk but the epochs.
+The leader epoch is the fencing token. An answer with the same token is a renewal, also a late one: no other
+process has held the lease in between. After a new token another process may have held it: then a primary with
+a registered standby leads only once the standby has shown that it still follows. On disk are the epochs only.
 
-Threads: that of the lease, and the store's scheduler; `begin` and `close` may be called by any.
+Threads: that of the lease, and the store's scheduler; any thread may call `begin` and `close`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ _NOT_YET = "its lease was not given to it yet"
 
 
 class Leadership:
-    """That of one primary, which has no lease before `begin`."""
+    """The leadership of one primary; before `begin` there is no lease."""
 
     def __init__(self, primary: Primary, scheduler: Scheduler) -> None:
         self._primary, self._scheduler = primary, scheduler
         self._done, self._lock = Latch(), Mutex()
         self._watch: LeaseWatch | None = None
         self._token: int | None = None
-        """Under which this store leads, or led last; None before the first."""
-        self._asked_for: int | None = None
+        """The token under which this store leads, or led last; None before the first."""
+        self._requested_token: int | None = None
         """The token for which the standby was asked to show that it follows."""
         self._leads = False
 
     @property
     def error(self) -> Exception | None:
-        """Return what the last call of the lease has raised, or why its token was refused."""
+        """Return the error of the last call of the lease, or the refusal of its token."""
         return None if self._watch is None else self._watch.error
 
     def begin(self, lease: Lease, interval: float, deadline: float) -> None:
-        """Ask for the lease every `interval` seconds from now on; a token holds for `deadline` seconds. The
-        first call is made before this returns. Raises InvalidArgumentError where there is another lease.
+        """Ask for the lease every `interval` seconds from now on; a token is valid for `deadline` seconds.
+        The first call is made before this returns. Raises InvalidArgumentError if another lease was begun
+        already.
         """
         if self._watch is not None:
             if self._watch.lease is not lease:
@@ -57,22 +58,22 @@ class Leadership:
         self._scheduler.every(interval, self._look)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Ask no more. A call of the lease that is under way is waited for so long."""
+        """Stop asking for the lease. Wait at most `seconds` for a call that has not returned."""
         self._done.open()
         if self._watch is not None:
             self._watch.soon()
             self._watch.wait(seconds)
 
-    def _use(self, token: int | None, asked_at: float) -> None:
+    def _use(self, token: int | None, called_at: float) -> None:
         with self._lock:
             if token is None:
                 self._let_go("its lease is not held")
             elif token == self._token or self._may_lead(token):
-                self._lead(token, asked_at + self._deadline)
+                self._lead(token, called_at + self._deadline)
 
     def _lead(self, token: int, until: float) -> None:
         if now() >= until:
-            return  # the lease has taken too long to answer: the next call may say more
+            return  # the lease took too long to answer; the next call may bring a token that is still valid
         self._term.until = until
         if not self._leads:
             self._leads = True
@@ -80,9 +81,11 @@ class Leadership:
             log.warning("the lease is held: this store leads, fencing token %d", token)
 
     def _may_lead(self, token: int) -> bool:
-        """Begin a term under another token, if nobody can have led before it. Raises InvalidArgumentError."""
+        """Begin a term under a new token, if no other process can have led before it. Raises
+        InvalidArgumentError.
+        """
         known = self._primary.largest_epoch()
-        if token != known:  # else this store has led under it already
+        if token != known:  # if they are equal, this store has led under this token already
             check_above(token, known)
             if not self._follows(token):
                 self._let_go(
@@ -91,13 +94,13 @@ class Leadership:
                 )
                 return False
         self._primary.begin_epochs(token)
-        self._token, self._asked_for = token, None
+        self._token, self._requested_token = token, None
         return True
 
     def _follows(self, token: int) -> bool:
-        """Return whether the standby, if there is one, has shown that it follows behind this token."""
-        if self._asked_for != token:
-            self._asked_for = token
+        """Return whether the standby, if there is one, has fetched since the lease returned this token."""
+        if self._requested_token != token:
+            self._requested_token = token
             self._primary.ask_standby()
         return self._primary.is_followed
 
@@ -106,7 +109,7 @@ class Leadership:
             self._let_go(f"its lease is not held: {error}")
 
     def _look(self) -> None:
-        """Note that the term is over while the lease does not answer."""
+        """End the term if it has expired because the lease does not answer."""
         with self._lock:
             if self._leads and now() >= self._term.until:
                 self._let_go(f"its lease was not renewed for {self._deadline:g} s")

@@ -1,5 +1,5 @@
-"""`LeaseWatch`: asks for a lease that the user brings, again and again, in a thread of its own. Nothing is on
-disk. Threads: its own; `soon` and `error` may be used by any.
+"""`LeaseWatch`: calls the user's lease function at intervals, in a thread of its own. Nothing is on disk.
+Threads: its own; `soon` and `error` may be used by any.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from segstore.threads import Background, Latch, take
 
 log = Logger("segstore")
 Lease = Callable[[], "int | None"]
-"""Acquires the lease, or renews it; returns the fencing token while the caller holds the lease, else None."""
+"""The user's function that acquires or renews the lease. It returns the fencing token while the caller holds
+the lease, else None.
+"""
 
 
 def interval_option() -> int:
@@ -27,14 +29,16 @@ def interval_option() -> int:
 
 
 def token_of(lease: Lease) -> int | None:
-    """Ask once. Raises InvalidTypeError, InvalidArgumentError for what is no token; what the lease raises."""
+    """Call the lease once. Raises InvalidTypeError, InvalidArgumentError for a bad token; errors of the
+    lease.
+    """
     token = lease()
     return None if token is None else arguments.whole("lease() gave", token, 0, INT32_MAX)
 
 
 def held_token(lease: Lease, known: int) -> int:
-    """Return the token of a lease that is held. Raises InvalidArgumentError where it is not, or the token is
-    not above the largest leader epoch that is known; as `token_of`.
+    """Return the token of a held lease. Raises InvalidArgumentError if the lease is not held, or the token is
+    not above `known`, the largest known leader epoch; errors of `token_of`.
     """
     token = token_of(lease)
     if token is None:
@@ -44,9 +48,9 @@ def held_token(lease: Lease, known: int) -> int:
 
 
 class LeaseWatch:
-    """`use` gets each token, None where the lease is not held, and when it was asked for, by
-    `lease_term.now`; it raises InvalidArgumentError for a token that it refuses. `missed` gets what it or the
-    lease has raised.
+    """Calls a lease at intervals. `use` gets each token, None if the lease is not held, with the time of the
+    call by `lease_term.now`; it raises InvalidArgumentError to refuse a token. `missed` gets the error of
+    `use` or of the lease.
     """
 
     def __init__(
@@ -59,24 +63,26 @@ class LeaseWatch:
     ) -> None:
         self.lease, self._seconds, self._done = lease, seconds, done
         self._use, self._missed = use, missed
-        self._asked: SimpleQueue[None] = SimpleQueue()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._ended = Latch()
         self.error: Exception | None = None
-        """What the last call has led to, where it has failed, or its token was refused."""
+        """The error of the last call, or the refusal of its token; None after a success."""
 
     def start(self) -> None:
-        """Start the thread, which ends once `done` is open, and `soon` is called or an interval over."""
+        """Start the thread. It ends after `done` was opened, at the next `soon` or the end of
+        the interval.
+        """
         Background(self._run, "segstore-lease").start()
 
     def soon(self) -> None:
-        """Ask now."""
-        self._asked.put(None)
+        """Have the thread call the lease now."""
+        self._wakeups.put(None)
 
     def ask(self) -> None:
-        """Ask once."""
-        asked_at = now()
+        """Call the lease once."""
+        called_at = now()
         try:
-            self._use(token_of(self.lease), asked_at)
+            self._use(token_of(self.lease), called_at)
             self.error = None
         except Exception as error:
             if str(error) != str(self.error):
@@ -93,7 +99,7 @@ class LeaseWatch:
             while not self._done.is_open:
                 self.ask()
                 try:
-                    take(self._asked, self._seconds)
+                    take(self._wakeups, self._seconds)
                 except Empty:
                     continue
         finally:
@@ -101,7 +107,7 @@ class LeaseWatch:
 
 
 def check_above(token: int, known: int) -> None:
-    """Raise InvalidArgumentError for a token that is not above the largest leader epoch that is known."""
+    """Raise InvalidArgumentError unless the token is above `known`, the largest known leader epoch."""
     if token <= known:
         raise InvalidArgumentError(
             f"the lease gave the fencing token {token}: it must be above leader epoch {known}"

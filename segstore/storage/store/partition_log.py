@@ -1,6 +1,6 @@
-"""`PartitionLog`, one partition of a topic as users see it: it checks arguments and delegates.
+"""`PartitionLog`, the public log of one partition: it checks arguments and delegates.
 
-Appends go by `log.append`; the files are those of `log.partition` (writing), `log.read_only_partition`
+Appends go through `log.append`; the files belong to `log.partition` (for writing), `log.read_only_partition`
 (another process's log) and `log.read`. Threads: any number of readers and writers. Appends are ordered; reads
 take no lock.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from segstore import spare
+from segstore import read_buffers
 from segstore._native import seg_transfer
 from segstore.choices import ISOLATION_LEVELS
 from segstore.config import arguments
@@ -59,7 +59,6 @@ from segstore.storage.transfer.stretch import (
     exchange_at_once,
     find_stretch,
     has_transactions,
-    stretch_at_once,
 )
 
 if TYPE_CHECKING:
@@ -70,14 +69,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
 _TRIES = 10
-"""Segments may be removed between the view and the read: then the next view is tried, as often as it has the
-same segments as the one before.
+"""The largest number of views in a row with the same missing segment. Retention may remove a segment between
+the view and the read; then the next view is read.
 """
 _UNCOMMITTED = "read_uncommitted"
 
 
-@lru_cache(typed=True)  # a batch takes microseconds, and requests have the same timeouts
-def _asked(acks: int, timeout_ms: float) -> Acks:
+@lru_cache(typed=True)  # an append takes microseconds, and requests repeat the same timeouts
+def _acks_of(acks: int, timeout_ms: float) -> Acks:
     return Acks(acks, arguments.milliseconds("timeout_ms", timeout_ms))
 
 
@@ -93,14 +92,20 @@ class PartitionLog(PublicNames):
         {
             *("aborted_transactions", "append_as_leader", "append_may_wait", "epoch_end", "epoch_of"),
             *("exchange_fetch", "exchange_produce", "has_replicas", "is_gone", "nearest", "read_view"),
-            *("partition_for_write", "stored", "stretch", "stretch_at_once", "view", "with_view"),
+            *("partition_for_write", "stored", "stretch", "view", "with_view"),
             *("await_committed", "check_committed", "context", "follow_leader", "partition_led", "shows_all"),
             *("source", "store", "with_reading"),
         }
     )
 
+    aborted_transactions: AbortedTransactions
+    context: StoreContext
+    source: Partition | ReadOnlyPartition
+    """The log of this process or another writer's; in a replicated store that of the leader."""
+    store: object
+
     has_replicas = False
-    """Whether another replica's log may take this one's place, and lack what was read from this one."""
+    """Whether another replica's log may replace this one, and lack records that were read from this one."""
 
     def __init__(
         self,
@@ -111,8 +116,8 @@ class PartitionLog(PublicNames):
         source: Partition | ReadOnlyPartition,
         appender: Partition | None = None,
     ) -> None:
-        """`store` is only referred to: without it nothing would be flushed in the background. `appender` is
-        what a guest appends by.
+        """`store` is only kept referenced, because it flushes in the background. `appender` is the partition
+        by which a guest appends.
         """
         self.topic, self.partition, self.store = topic, partition, store
         self.context = context
@@ -122,8 +127,8 @@ class PartitionLog(PublicNames):
         self.follow_leader(source)
 
     def follow_leader(self, source: Partition | ReadOnlyPartition) -> None:
-        """Append to, and read from, this log from now on. Any thread may call this: a call that is under way
-        goes on with the log with which it began.
+        """Append to this log, and read from it, from now on. Any thread may call this; a call that has begun
+        already finishes with the old log.
         """
         root = self.context.root
         own = source if isinstance(source, Partition) else self._appender
@@ -143,7 +148,7 @@ class PartitionLog(PublicNames):
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the topic was deleted, as this process knows it."""
+        """Return whether this process knows that the topic was deleted."""
         source = self.source
         return isinstance(source, Partition) and source.visible.current is None
 
@@ -151,13 +156,15 @@ class PartitionLog(PublicNames):
 
     @property
     def leader_epoch(self) -> int:
-        """Return the leader epoch under which this log is written now; -1 in a store that was opened "r"."""
+        """Return the leader epoch under which this log is written now; -1 in a store that is open for
+        reading.
+        """
         source = self.source
         return source.visible.publisher.epoch if isinstance(source, Partition) else -1
 
     def epoch_end(self, leader_epoch: int) -> EpochEnd:
-        """Return the newest leader epoch up to `leader_epoch` that this log knows, and the offset behind its
-        last record; `UNDEFINED` where it knows none (R4; Kafka: OffsetsForLeaderEpoch).
+        """Return the largest leader epoch up to `leader_epoch` that this log knows, and its end offset, which
+        is exclusive; `UNDEFINED` if it knows none (R4; Kafka: OffsetsForLeaderEpoch).
         """
         source = self.source
         if not isinstance(source, Partition):
@@ -165,41 +172,43 @@ class PartitionLog(PublicNames):
         return source.epochs.copy().end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch under which an offset was written, -1 where that is not known."""
+        """Return the leader epoch under which an offset was written, -1 if it is not known."""
         source = self.source
         found = source.epochs.copy().epoch_for_offset(offset) if isinstance(source, Partition) else None
         return -1 if found is None else found
 
     def nearest(self, rack: str, offset: int) -> PartitionLog:
-        """Return the log from which a consumer in `rack` reads `offset`: without replicas, this one."""
+        """Return the log from which a consumer in `rack` reads `offset`: this one, as there are
+        no replicas.
+        """
         return self
 
     # --- offsets ------------------------------------------------------------------------
 
     @property
     def start_offset(self) -> int:
-        """Return the log start offset: the first that may be read."""
+        """Return the log start offset, the first that may be read."""
         return self._views.view.start_offset
 
     @property
     def end_offset(self) -> int:
-        """Return where readers' part of the log ends: at the offset that the next record gets; in a replica
-        at the high watermark.
+        """Return the offset after the last record that readers see: the log end offset, in a replica the high
+        watermark.
         """
         return self._views.view.end_offset
 
     @property
     def log_end_offset(self) -> int:
-        """Return the offset that the next record gets, whether readers see those before or not: only in a
-        replica it is not the high watermark.
+        """Return the log end offset, which the next record gets. Only in a replica it may be above the high
+        watermark.
         """
         source = self.source
         return source.visible.log_end_offset if isinstance(source, Partition) else source.written().end_offset
 
     @property
     def high_watermark(self) -> int:
-        """Return the offset up to which every in-sync replica has the log: without replicas, the log end
-        offset.
+        """Return the high watermark: all in-sync replicas have the records below. Without replicas it is the
+        log end offset.
         """
         return self._views.view.end_offset
 
@@ -234,9 +243,9 @@ class PartitionLog(PublicNames):
         expected_offset: int | None = None,
     ) -> int:
         """Append one record; returns its offset. `timestamp` is in ms since the epoch, by default now. A
-        record with a timestamp older than the topic's retention.ms, as seconds would be, is deleted by a
-        sweep. With `expected_offset` the record gets that offset, or nothing is written, and
-        OffsetMismatchError says where the log ends (compare and append).
+        record with a timestamp older than the topic's retention.ms (also a timestamp in seconds by mistake)
+        is deleted by the next sweep. With `expected_offset` the record gets that offset, or nothing is
+        written and OffsetMismatchError has the log end offset (compare and append).
 
         Raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, InvalidTopicError (for an internal
         topic): nothing was written then; StorageError: the record is not in the log; ReadOnlyError,
@@ -271,13 +280,13 @@ class PartitionLog(PublicNames):
         """Append many records with contiguous offsets, visible together; returns their offsets.
 
         `values` and `keys`: bytes or None each, as a list, a numpy array (S, V, object, or 2-D uint8) or a
-        pyarrow binary or string array, without a loop per record for the latter two. `timestamps`: int64 ms,
+        pyarrow binary or string array; arrays are encoded without a loop per record. `timestamps`: int64 ms,
         one per record, or one for all. `headers`: per record a sequence of (str, bytes or None), or an Arrow
-        column of lists of key and value, as `Records.to_arrow` gives it, without an object per record.
+        column of lists of key and value, as `Records.to_arrow` returns it, which makes no object per record.
         `compression`: none, gzip, snappy, lz4 or zstd, by default the topic's `compression.type`. Records are
         split into batches of about `batch_bytes` before compression. A crash may keep some whole batches of
-        the append. With `expected_offset` the first record gets that offset, or nothing is written. Errors as
-        `append`.
+        the append. With `expected_offset` the first record gets that offset, or nothing is written. Raises
+        the errors of `append`.
         """
         own = self._own
         if (
@@ -318,16 +327,16 @@ class PartitionLog(PublicNames):
 
         `table`: a pyarrow Table, RecordBatch or RecordBatchReader, a polars or pandas DataFrame, a DuckDB
         relation or result, Records, a scan, or another object with `__arrow_c_stream__` or
-        `__arrow_c_array__`. Columns: value, binary or text, is required, null for a record without a value
-        (a tombstone); key the same; timestamp, an Arrow timestamp of any unit (without a zone UTC; what is
-        finer than ms is cut off), a date, or an integer in ms, by default now; headers, a list (large lists
-        and list views too) of struct<key: string, value: binary>, or a map<string, binary>, null for none.
-        topic, partition, offset and timestamp_type are left out: a record gets those of this log. So what
-        `to_arrow` gives goes in as it was.
+        `__arrow_c_array__`. Columns: value, binary or text, is required, null for a record without a value (a
+        tombstone); key, binary or text, null for none; timestamp, an Arrow timestamp of any unit (UTC if it
+        has no zone; fractions of a ms are cut off), a date, or an integer in ms, by default now; headers, a
+        list (large lists and list views too) of struct<key: string, value: binary>, or a map<string, binary>,
+        null for none. The columns topic, partition, offset and timestamp_type are ignored: a record gets
+        those of this log. So a table of `to_arrow` may be appended unchanged.
 
-        A stream is read to its end before the first record is written: it takes the memory of its table.
-        Arrow's memory is encoded from where it is. For more rows than memory holds, give the batches of a
-        reader one by one to `segstore.staging.Stager.append_table`: all are visible together, too. Raises
+        A stream is read to its end before the first record is written, and its whole table is in memory then.
+        Arrow's memory is encoded without a copy. For more rows than memory holds, pass the batches of a
+        reader one by one to `segstore.staging.Stager.append_table`: they become visible together, too. Raises
         InvalidArgumentError for another column and for a wrong row, which it names; InvalidTypeError;
         MissingPackageError without pyarrow; errors of `append_batch`.
         """
@@ -345,34 +354,34 @@ class PartitionLog(PublicNames):
     ) -> AppendedBatch:
         """Append one record batch of magic 2 as a producer sent it (Kafka: UnifiedLog.appendAsLeader).
 
-        `batch` is writable memory with the batch and nothing else, its base offset 0. It is checked as
-        Kafka's LogValidator does, gets its offset and the leader epoch where it lies, and is written from
-        there; where the topic has another `compression.type`, its records are compressed anew. A largest
-        timestamp that is not that of the records is put right. The rules for producers with an id are
-        Kafka's; one of their last 5 batches that comes again is not written, and has its old offset. A batch
-        of a transaction is taken where that transaction is open in this partition, or `verified`: the
-        coordinator knows that the partition is part of it (KIP-890). `acks` (0, 1, -1) and `timeout_ms` count
-        where there are replicas. `allow_zstd=False` is for versions of requests that don't know zstd.
+        `batch` is writable memory with exactly one batch, whose base offset is 0. It is checked as Kafka's
+        LogValidator does. Base offset and leader epoch are set in place, and the memory is written without a
+        copy; if the topic has another `compression.type`, the records are compressed anew. A wrong largest
+        timestamp in the header is corrected. The rules for producers with an id are Kafka's: a repeated batch
+        among the producer's last 5 is not written, and its first offset is returned. A batch of a transaction
+        is accepted if the transaction is open in this partition, or `verified`: the coordinator knows that
+        the partition is part of it (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an effect only with
+        replicas. `allow_zstd=False` is for versions of requests that don't know zstd.
 
         Raises, and nothing is written: CorruptRecordError (length, CRC, compressed bytes);
         InvalidRecordError, InvalidTimestampError, with the records that are wrong; RecordTooLargeError
-        (`max.message.bytes`),
-        RecordBatchTooLargeError (`segment.bytes`), UnsupportedCompressionTypeError, OutOfOrderSequenceError,
-        DuplicateSequenceError, InvalidProducerEpochError, InvalidTxnStateError, InvalidTypeError,
-        InvalidArgumentError, InvalidTopicError, OffsetsExhaustedError, StorageError, ReadOnlyError,
-        StoreClosedError, ForkedError; with replicas also the errors of their `append`.
+        (`max.message.bytes`), RecordBatchTooLargeError (`segment.bytes`), UnsupportedCompressionTypeError,
+        OutOfOrderSequenceError, DuplicateSequenceError, InvalidProducerEpochError, InvalidTxnStateError,
+        InvalidTypeError, InvalidArgumentError, InvalidTopicError, OffsetsExhaustedError, StorageError,
+        ReadOnlyError, StoreClosedError, ForkedError; with replicas also the errors of their `append`.
         """
         if self._internal:
             self._refuse()
         if acks not in (-1, 0, 1):
             raise InvalidArgumentError(f"acks={acks!r}: must be -1, 0 or 1")
-        asked = _asked(acks, timeout_ms)
-        return append_as_leader(self._leading(asked), batch, asked, verified, allow_zstd, self._name)
+        wanted = _acks_of(acks, timeout_ms)
+        return append_as_leader(self._leading(wanted), batch, wanted, verified, allow_zstd, self._name)
 
     def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Receive a produce from a socket, which is not waited for, and do it as `append_as_leader`, if it is
-        like the earlier requests and takes one call of C; return whether it is answered. What was received is
-        in the exchange. None, and nothing was received: another way has to be taken. Raises StorageError.
+        """Receive a Produce request from a non-blocking socket, and append it as `append_as_leader` does, by
+        one call of C, if it has the form of the earlier requests. Return True if it is answered, False if the
+        exchange holds the received bytes, and None if nothing was received and the caller must receive the
+        request itself. Raises StorageError.
         """
         source = self.source
         if self._internal or self.context.closed or not isinstance(source, Partition):
@@ -380,8 +389,8 @@ class PartitionLog(PublicNames):
         return exchange.produce(source, sock)
 
     def append_may_wait(self, acks: int) -> bool:
-        """Return whether an append with these `acks` (0, 1, -1) may wait for replicas, or for the disk by
-        `flush.messages`.
+        """Return whether an append with these `acks` (0, 1, -1) may wait for replicas, or for a sync because
+        of `flush.messages`.
         """
         source = self.source
         if not isinstance(source, Partition):
@@ -389,14 +398,14 @@ class PartitionLog(PublicNames):
         return (source.acks is not None and acks == -1) or source.config.flush_messages != arguments.INT64_MAX
 
     def _leading(self, acks: Acks) -> Partition:
-        """Return the partition to append to, as `partition_for_write`; `acks` says how long it is waited
-        for.
+        """Return the partition for an append with these `acks`, whose timeout limits the wait
+        for a leader.
         """
         return self.partition_for_write()
 
     def flush(self) -> None:
-        """Make all that was appended durable (fdatasync). Raises StorageError; the partition is fenced
-        then.
+        """Make all appended records durable (fdatasync). If it raises StorageError, the
+        partition is fenced.
         """
         own = self._own
         if own is None or self.context.closed or not own.tail.flush():
@@ -408,7 +417,7 @@ class PartitionLog(PublicNames):
         offset.
 
         Segments wholly below it are removed (Kafka: Admin.deleteRecords). Raises OffsetOutOfRangeError;
-        InvalidTopicError where the topic is internal.
+        InvalidTopicError if the topic is internal.
         """
         if self._internal:
             self._refuse()
@@ -422,23 +431,23 @@ class PartitionLog(PublicNames):
         check_not_internal(self.topic, "only consumer groups and transactions write it")
 
     def await_committed(self) -> None:
-        """Wait until readers see all that was committed earlier, which a log without replicas shows at once.
+        """Wait until readers see all records that were committed earlier; without replicas they do at once.
         Raises OffsetNotAvailableError.
         """
 
     def check_committed(self) -> None:
-        """Raise OffsetNotAvailableError unless readers see all that was committed earlier, which a log
-        without replicas always shows.
+        """Raise OffsetNotAvailableError unless readers see all records that were committed earlier; without
+        replicas they always do.
         """
 
     @property
     def shows_all(self) -> bool:
-        """Return whether readers see all that was appended before."""
+        """Return whether readers see all appended records."""
         end = self.log_end_offset
         return self.high_watermark >= end
 
     def partition_for_write(self) -> Partition:
-        """Return the partition, for other ways of appending. Raises ReadOnlyError, StoreClosedError,
+        """Return the partition for appends by other modules. Raises ReadOnlyError, StoreClosedError,
         ForkedError.
         """
         context, source = self.context, self.source
@@ -450,8 +459,8 @@ class PartitionLog(PublicNames):
         return source
 
     def partition_led(self) -> Partition:
-        """Return what `partition_for_write` does, but wait for nothing. Raises OffsetNotAvailableError while
-        no replica leads.
+        """Return the partition for appending, without waiting for a leader. Raises OffsetNotAvailableError
+        while no replica leads.
         """
         return self.partition_for_write()
 
@@ -467,13 +476,13 @@ class PartitionLog(PublicNames):
         times: tuple[int, int] | None = None,
     ) -> Records:
         """Return the records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least
-        one batch where there is any.
+        one batch unless `offset` is the log's end.
 
         Control records are left out; `read_committed` leaves out aborted records too and ends at the last
         stable offset. At the log's end the result is empty. With `times`, first and last ms, only records
-        stamped within them are returned, perhaps none: `next_offset` says how far the log was searched.
-        Batches without such records are not decoded. Raises OffsetOutOfRangeError where `offset` is not in
-        [start_offset, end_offset]; CorruptRecordError where the first batch is damaged.
+        stamped within them are returned, perhaps none: `next_offset` is the offset up to which the log was
+        searched. Batches without such records are not decoded. Raises OffsetOutOfRangeError if `offset` is
+        not in [start_offset, end_offset]; CorruptRecordError if the first batch is damaged.
         """
         self.context.check_open()
         if type(offset) is not int or abs(offset) > arguments.INT64_MAX:
@@ -487,18 +496,19 @@ class PartitionLog(PublicNames):
         if times is not None:
             times = arguments.span("times", times)
         elif max_bytes < HEADER_SIZE and check_crcs and not committed:
-            found = point_read.read_batch(self._views.view, offset)  # the one batch that is returned at least
+            # room for one batch only
+            found = point_read.read_batch(self._views.view, offset)
             if found is not None:
                 return found
         return self.read_view(None, offset, max_bytes, committed, check_crcs, times)
 
     def read_one(self, offset: int, *, isolation_level: str = _UNCOMMITTED) -> Record:
-        """Return the record at `offset`, or the next one that is there, where compaction has removed it or it
-        is a control record. Its batch's CRC is checked.
+        """Return the record at `offset`, or the next record if compaction has removed it or it is a control
+        record. The CRC of its batch is checked.
 
         `read_committed` passes over aborted records too, and ends at the last stable offset. Raises
-        OffsetOutOfRangeError where `offset` is not in [start_offset, end_offset), or no record follows;
-        CorruptRecordError where the batch is damaged; StorageError, StoreClosedError, ForkedError;
+        OffsetOutOfRangeError if `offset` is not in [start_offset, end_offset), or no record follows;
+        CorruptRecordError if the batch is damaged; StorageError, StoreClosedError, ForkedError;
         InvalidTypeError, InvalidArgumentError. Kafka has no such call: a consumer seeks, and polls one
         record.
         """
@@ -517,31 +527,30 @@ class PartitionLog(PublicNames):
         return records[0]
 
     def read_many(self, offsets: Any, *, isolation_level: str = _UNCOMMITTED) -> Records:
-        """Return one record for each of the `offsets`, in their order: as `read_one` gives it for that
-        offset.
+        """Return one record for each of the `offsets`, in their order, as `read_one` returns it.
 
-        `offsets` are a list or a numpy array of integers, in any order; one may come twice. Where compaction
-        has removed records, several offsets may give the same record. `next_offset` is the one behind the
-        last record. Memory is taken for the records, not for the batches that they lie in. Raises as
-        `read_one`; no records are returned then.
+        `offsets` are a list or a numpy array of integers, in any order and with repetitions. After compaction
+        several offsets may give the same record. `next_offset` is the offset after the last returned record.
+        Memory is taken for the records, not for their whole batches. Raises the errors of `read_one`; no
+        records are returned then.
         """
         self.context.check_open()
-        asked = as_offsets(offsets)
+        wanted = as_offsets(offsets)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
 
         def rest(view: LogView, offset: int) -> Records:
             return self._read(view, offset, 1, committed, True, None)
 
-        return self.with_view(lambda view: read_many(view, asked, not committed, rest, self._name))
+        return self.with_view(lambda view: read_many(view, wanted, not committed, rest, self._name))
 
     def _nothing_at(self, offset: int) -> OffsetOutOfRangeError:
-        """Return the error for an offset at or behind which there is no record."""
+        """Return the error for an offset at or after which there is no record."""
         view = self._views.view
         return OffsetOutOfRangeError(offset, view.start_offset, view.end_offset, self._name)
 
     @property
     def view(self) -> LogView:
-        """Return what is visible now. Raises StoreClosedError where the topic was deleted."""
+        """Return the current view of the log. Raises StoreClosedError if the topic was deleted."""
         return self._views.view
 
     def scan(
@@ -557,16 +566,16 @@ class PartitionLog(PublicNames):
         """Return the records from offset `start` up to `end`, exclusive, as a `Scan`: it is iterated record
         by record, gives Records by `reads()` and a table by `to_arrow()`.
 
-        In place of `start`, `from_time` begins at the first record of this time or later, and is empty if
-        there is none; in place of `end`, `to_time` ends before the first one of that time or later. A time is
-        ms since the epoch, or a datetime, in UTC if it has no zone.
+        In place of `start`, `from_time` begins at the first record of this time or later, and the scan is
+        empty if there is none; in place of `end`, `to_time` ends before the first record of that time or
+        later. A time is ms since the epoch, or a datetime, in UTC if it has no zone.
 
-        By default it is the whole log as it is now: what is appended later is not part of it. It ends at the
-        log's end, with `read_committed` at the last stable offset, where these are below `end`. Raises
-        OffsetOutOfRangeError where `start` is not in [start_offset, end_offset]; InvalidArgumentError where
-        `end` is below it, and for a time beside the offset that it stands for; InvalidTypeError, also for a
-        `start` or `end` of None, which `offset_for_time` returns if no record is that late; StoreClosedError.
-        Iterating raises as `read`.
+        By default the scan is the whole log as it is now, without later appends. It ends at the log's end,
+        with `read_committed` at the last stable offset, if these are below `end`. Raises
+        OffsetOutOfRangeError if `start` is not in [start_offset, end_offset]; InvalidArgumentError if `end`
+        is below `start`, and for both `start` and `from_time`, or `end` and `to_time`; InvalidTypeError, also
+        for a `start` or `end` of None, which `offset_for_time` returns if no record is that late;
+        StoreClosedError. Iterating raises the errors of `read`.
         """
         self.context.check_open()
         _is_committed(isolation_level)
@@ -577,7 +586,7 @@ class PartitionLog(PublicNames):
         return Scan(self, start, end, given_times(start, end, from_time, to_time), how)
 
     def __iter__(self) -> Iterator[Record]:
-        """Return all records, one by one, up to the log's end as it is now. Raises as `scan`."""
+        """Return all records, one by one, up to the log's present end. Raises the errors of `scan`."""
         return iter(self.scan())
 
     def read_view(
@@ -589,8 +598,8 @@ class PartitionLog(PublicNames):
         check_crcs: bool,
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Do as `read`, of a view, by default the current one; of a later view where files were removed
-        meanwhile.
+        """Read from this view, by default the current one, without checking the arguments. If files were
+        removed since the view was taken, read from the next view. Raises the errors of `read`.
         """
         try:
             return self._read(view or self._views.view, offset, max_bytes, committed, check_crcs, times)
@@ -601,8 +610,8 @@ class PartitionLog(PublicNames):
             )
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """Return the result of `use` for the log's current view; for its next view where files were removed
-        meanwhile. Raises StorageError, StoreClosedError, CorruptRecordError.
+        """Return the result of `use` for the log's current view. If `use` fails because files were removed,
+        it is called again with the next view. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
         view: LogView | None = None
@@ -612,7 +621,8 @@ class PartitionLog(PublicNames):
                 view = self._views.view
                 return use(view)
             except FileNotFoundError as error:
-                # A reader that retention overtakes again and again is no reader of a log that is gone.
+                # A new view without the missing segment starts the count anew: then retention overtakes the
+                # reader again and again, but the log exists.
                 tries = 1 if view is not None and view.lacks(missing) else tries + 1
                 missing = view
                 if tries == _TRIES:
@@ -620,16 +630,17 @@ class PartitionLog(PublicNames):
                 if isinstance(self.source, ReadOnlyPartition):
                     self.source.refresh()
             except CorruptRecordError:
-                # Segments that a live writer has removed meanwhile look like a gap: only a second look
-                # shows that.
+                # Segments that a live writer has just removed look like a gap: only a second look shows the
+                # difference.
                 if doubted or not isinstance(self.source, ReadOnlyPartition):
-                    _ = self._views.view  # StoreClosedError: the name is a new topic's, and its files
+                    # raises StoreClosedError if the name and its files belong to a new topic
+                    _ = self._views.view
                     raise
                 doubted = True
                 self.source.refresh()
             except SegstoreError:
                 raise
-            except OSError as error:  # `os_errors` would be a sixth of the calls of a small transfer
+            except OSError as error:  # `os_errors` would take a sixth of the time of a small transfer
                 if not is_refusal(error):
                     raise
                 raise StorageError(error.errno, error.strerror, error.filename) from error
@@ -648,7 +659,7 @@ class PartitionLog(PublicNames):
             return empty_records(offset)
         limit = self._stable(view) if committed else view.end_offset
         at = offset
-        short = times is None and spare.LEAST <= max_bytes <= spare.MOST
+        short = times is None and read_buffers.LEAST <= max_bytes <= read_buffers.MOST
         while at < limit:
             records = range_read.read_range(view, at, limit, max_bytes, check_crcs) if short else None
             if records is None:
@@ -665,8 +676,8 @@ class PartitionLog(PublicNames):
         return empty_records(max(at, offset))
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
-        """Return the result of `use` for what a read from `offset` on goes by; again, with the next view,
-        where files were removed meanwhile. Raises as `read`.
+        """Return the result of `use` for a `Reading` from `offset` on. If files were removed, `use` is called
+        again with the next view. Raises the errors of `read`.
         """
 
         def read(view: LogView) -> T:
@@ -681,9 +692,10 @@ class PartitionLog(PublicNames):
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
-        """Raise OffsetOutOfRangeError, unless a replica has this offset and does not show it yet: its readers
-        wait (R39). They may have seen it: the high watermark goes back where the writer was killed.
+        """Raise OffsetOutOfRangeError, unless `offset` lies between the high watermark and the log end offset
+        of a replica: its readers wait there (R39).
         """
+        # Readers may have seen the offset: after a kill of the writer the high watermark may go back.
         source = self.source
         is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
@@ -700,16 +712,16 @@ class PartitionLog(PublicNames):
         whole: bool = False,
     ) -> Stretch:
         """Return whole batches as they are stored, from the one that holds `offset` on, as a stretch of one
-        segment's file, `max_bytes` long at most; with `min_one` at least one batch where there is any.
+        segment's file, `max_bytes` long at most; with `min_one` at least one batch, if there is any.
 
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
-        stays readable until `release`, also where retention or compaction removes it meanwhile. No byte of
-        the records is read, and no CRC checked: a client does that. Where it has batches of transactions, the
-        control batches of the whole log are searched for `read_committed`, those that were not before; not if
-        these are among more than `max_searched` offsets: `aborted` is None then, for threads that must not
-        wait. `whole`: a replica reads, to which the log does not end before the log end offset (R14).
+        stays readable until `release`, also if retention or compaction removes it. No byte of the records is
+        read, and no CRC checked: a client does that. If the stretch has batches of transactions,
+        `read_committed` needs the control batches of the whole log: the unread ones are read now, unless they
+        lie among more than `max_searched` offsets. Then `aborted` is None, for threads that must not wait.
+        `whole`: the reader is a replica, which reads up to the log end offset (R14).
 
-        Raises OffsetOutOfRangeError, CorruptRecordError where a batch header at `offset` is damaged,
+        Raises OffsetOutOfRangeError, CorruptRecordError if a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
         """
         self.context.check_open()
@@ -732,35 +744,10 @@ class PartitionLog(PublicNames):
 
         return self.with_view(find)
 
-    def stretch_at_once(
-        self, offset: int, max_bytes: int, committed: bool, whole: bool = False
-    ) -> Stretch | None:
-        """Return what `stretch` gives for these arguments, where that takes one look at one segment. None,
-        and nothing is done, where anything is unusual: an offset that is not there, a file that is not open,
-        a transaction, an error.
-        """
-        context = self.context
-        if context.closed or not context.here[0]:
-            return None
-        try:
-            shown = view = self._views.view
-            if whole and isinstance(source := self.source, Partition):
-                view = source.visible.written
-            if not view.start_offset <= offset <= view.end_offset or shown.stable_offset < 0:
-                return None
-            found = stretch_at_once(view, offset, max_bytes, committed, context)
-            if found is not None and view is not shown:
-                found.high_watermark, found.last_stable_offset = shown.end_offset, shown.stable_offset
-            return found
-        except SegstoreError:
-            return None
-        except OSError as error:
-            if not is_refusal(error):
-                raise
-            return None
-
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Do as `exchange_produce`, for a fetch that `stretch_at_once` would serve. Raises nothing."""
+        """Receive a Fetch request from a non-blocking socket, and answer it if C copies its batches from the
+        open file of one segment. Returns as `exchange_produce` does. Raises nothing.
+        """
         context = self.context
         if context.closed or not context.here[0]:
             return None
@@ -771,7 +758,7 @@ class PartitionLog(PublicNames):
 
     def stored(self, offset: int, max_bytes: int) -> bytes:
         """Return whole batches as they are stored, from the one that holds `offset` on, `max_bytes` at most,
-        but at least one where there is any; nothing at the log's end. No CRC is checked. Raises as `stretch`.
+        but at least one batch; no bytes at the log's end. No CRC is checked. Raises the errors of `stretch`.
         """
         with os_errors(), self.stretch(offset, max_bytes) as found:
             return found.read(self.context.files)
@@ -780,32 +767,33 @@ class PartitionLog(PublicNames):
         self, view: LogView, found: StoredBatches | None, offset: int, max_searched: int
     ) -> list[tuple[int, int]] | None:
         """Return the aborted transactions that the batches of a stretch may belong to, by producer id and
-        first offset (Kafka: FetchResponse.AbortedTransaction); None where more would have to be searched.
+        first offset (Kafka: FetchResponse.AbortedTransaction); None if more than `max_searched` offsets are
+        unread.
         """
         if found is None or not has_transactions(found, self.context.files):
             return []
         if self.aborted_transactions.unread(view) > max_searched:
             return None
         rows = self.aborted_transactions.outcomes(view).aborted
-        near = rows[(rows[:, 2] >= offset) & (rows[:, 1] < found.next_offset)]
-        return [(int(row[0]), int(row[1])) for row in near.tolist()]
+        overlapping = rows[(rows[:, 2] >= offset) & (rows[:, 1] < found.next_offset)]
+        return [(int(row[0]), int(row[1])) for row in overlapping.tolist()]
 
     def transfer(
         self, sink: Any, offset: int, max_bytes: int = 1 << 20, method: str = "sendfile"
     ) -> tuple[int, int]:
         """Send whole batches as they are stored to `sink`; returns (bytes sent, next offset).
 
-        The batches are those from the one that holds `offset` on, up to `max_bytes`, at least one where there
-        is any. `sink` is a file descriptor, or has fileno(); a file is written at its current position, a
+        The batches are those from the one that holds `offset` on, up to `max_bytes`, at least one if there is
+        any. `sink` is a file descriptor, or has fileno(); a file is written at its current position, a
         non-blocking sink is waited for. `method`: sendfile; splice (through a pipe); mmap (mapped file and
-        write); read (read and write through a buffer); copy_file_range (to files); auto (what the measured
-        figures recommend for the sink: sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB; read where
-        the sink is a device or appends. The figures are in `storage.transfer.methods`).
-        `segstore.transfer_methods()` says what is available, docs/transfer.md what each does.
+        write); read (read and write through a buffer); copy_file_range (to files); auto (the method that was
+        measured as fastest for the kind of sink: sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB;
+        read if the sink is a device or appends. The figures are in `storage.transfer.methods`).
+        `segstore.transfer_methods()` lists the methods of this machine, docs/transfer.md explains each.
 
-        Raises SinkError, SinkClosedError, with whole and partial batches sent. Raises InvalidArgumentError,
-        InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises StorageError of the disk;
-        CorruptRecordError where the first batch is damaged.
+        Raises SinkError, SinkClosedError, with the sent whole and partial batches. Raises
+        InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises
+        StorageError of the disk; CorruptRecordError if the first batch is damaged.
         """
         context = self.context
         if type(sink) is not int:
@@ -842,17 +830,17 @@ class PartitionLog(PublicNames):
         return self.with_view(send)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None where
-        there is none.
+        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None without
+        such a record.
         """
         self.context.check_open()
-        # -1 stands for no timestamp: smaller numbers ask for the same.
+        # -1 stands for no timestamp, and no record has a smaller one.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         return self.with_view(lambda view: read.offset_for_time(view, timestamp))
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """Return the largest timestamp (ms) in the log and the first offset that has it, which may be a
-        transaction marker's; None where there is none (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises
+        """Return the largest timestamp (ms) in the log and the first offset that has it, also of a
+        transaction marker; None for an empty log (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises
         CorruptRecordError, StorageError, StoreClosedError.
         """
         self.context.check_open()

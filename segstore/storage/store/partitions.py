@@ -1,7 +1,7 @@
-"""The partitions of a store that is open for writing: they are made, opened and kept here.
+"""The partitions of a store that is open for writing: makes them, opens them, and keeps the open ones.
 
 On disk are a new partition's directory, the leader epoch file, and the root's checkpoints; `log.open` and the
-partitions write the rest. Threads: any; the store's lock is held while a partition is opened, and while
+partitions write the segments. Threads: any; the store's lock is held while a partition is opened, and while
 topics or their settings change.
 """
 
@@ -47,15 +47,15 @@ _TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, name
 _LAYOUTS = 1 << 32  # the published layout number has 32 bits
 _AT_ONCE = 32  # partitions that are made together: each has two files open then
 Content = tuple[str, bytes]
-"""A file's path, and the bytes that it is to hold."""
+"""A file's path, and its content."""
 
 
 class PartitionLoader:
-    """Makes partitions' directories, and opens partitions for writing by what checkpoints and published ends
-    say.
+    """Makes partitions' directories, and opens partitions for writing by the checkpoints and published ends.
 
-    Threads: one at a time, under the store's lock. `clean`: nothing has to be recovered; `left` says in what
-    state the store was found; `expiration_ms` is the time after which producers are forgotten.
+    Threads: one at a time, under the store's lock. `clean` is true if no partition needs recovery; `left` is
+    the state in which the store was found; `expiration_ms` is the time after which unused producer ids are
+    forgotten.
     """
 
     def __init__(
@@ -74,18 +74,21 @@ class PartitionLoader:
         self._ends, self._checkpoints = ends, checkpoints
         self.clean, self._left, self._expiration_ms = left.clean, left, expiration_ms
         self.sync = False
-        """Whether a standby has to have what readers see: the store leads, and each partition has a high
-        watermark of its own."""
+        """Whether a standby must have a record before readers see it: the store is a primary in sync mode,
+        and each partition has a high watermark of its own.
+        """
         self.owed = OwedEpochs()
         self.sharing: Sharing | None = None
-        """Where the ends of logs are that another host has left."""
+        """The shared file's log ends, for logs that an earlier host has left open."""
         self.adopted: set[TopicPartitionKey] = set()
-        """Partitions that end behind what another host has adopted, and had no time to show."""
+        """Partitions with a staged append that an earlier host adopted and did not yet publish: their files
+        may end after the end in the shared file.
+        """
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
 
     def make(self, info: TopicInfo) -> None:
-        """Make what is missing of a topic's partitions, durably. Raises OSError."""
+        """Make the missing partitions of a topic, durably. Raises OSError."""
         ids, files, made = info.partition_ids, self._context.files, False
         for at in range(0, len(ids), _AT_ONCE):
             begun = [self._begin(info, partition) for partition in ids[at : at + _AT_ONCE]]
@@ -97,8 +100,8 @@ class PartitionLoader:
             files.sync_dir(self._context.root)
 
     def _begin(self, info: TopicInfo, partition: int) -> list[Content] | None:
-        """Make the directory and the segment of a partition, where they are missing, and return what is to be
-        written after them; None where nothing is missing.
+        """Make the directory and the first segment of a partition, if they are missing. Return the files to
+        write after them; None if the partition is complete.
         """
         files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
         if files.exists(directory) and files.is_symlink(directory):
@@ -111,31 +114,32 @@ class PartitionLoader:
         epochs = os.path.join(directory, names.LEADER_EPOCHS)
         if not files.exists(epochs) or not files.size(epochs):
             self._context.make_way(epochs)
-            # A replica never gives itself an epoch (R7): what begins one is a leader's.
+            # A replica never begins an epoch by itself (R7): a leader's epoch is the first one.
             contents.append((epochs, format_leader_epochs([] if self._replicated else [(0, 0)])))
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
-        return [*contents, *self._last(info, partition, directory)]
+        return [*contents, *self._metadata_file(info, partition, directory)]
 
-    def _last(self, info: TopicInfo, partition: int, directory: str) -> list[Content]:
-        """Return what the last of a partition's files is to hold: a partition that has it has all. It may
-        have been lost. Raises OSError.
+    def _metadata_file(self, info: TopicInfo, partition: int, directory: str) -> list[Content]:
+        """Return the partition metadata file with its content. It is written last: a partition that has it is
+        complete. Raises OSError.
         """
         files, metadata = self._context.files, os.path.join(directory, names.PARTITION_METADATA)
         logs = [names.segment_file(base, names.LOG) for base in list_segments(files, directory)]
         used = any(files.size(os.path.join(directory, log)) for log in logs)
         if not used:
             self._made.add((info.name, partition))
-        if not info.topic_id:  # a broker's topic of before topic ids
+        if not info.topic_id:  # a broker's topic, made before Kafka had topic ids
             return []
         self._context.make_way(metadata)
+        # The partition has records, so the file was lost later.
         if used:
             self._context.tell(metadata, "missing or empty", "made anew from the topic's settings")
         return [(metadata, names.partition_metadata(info.topic_id))]
 
     def _identified(self, info: TopicInfo, partition: int) -> bool:
-        """Return whether the partition's metadata have the topic's id; they are made anew where the id in
-        them is wrong. Raises OSError.
+        """Return whether the partition metadata file has the topic's id. If it has another id, it is written
+        anew. Raises OSError.
         """
         try:
             found_id = self._topic_files.read_id(info.name, partition)
@@ -150,9 +154,7 @@ class PartitionLoader:
         return bool(found_id)
 
     def load(self, info: TopicInfo, partition: int, start_moved: Callable[[int], None]) -> Partition:
-        """Open a partition, recover it where that is needed, and publish its ends. Raises StorageError,
-        OSError.
-        """
+        """Open a partition, recover it if needed, and publish its ends. Raises StorageError, OSError."""
         context, key = self._context, slot_key(info.topic_id, info.name, partition)
         directory = self._topic_files.partition_path(info.name, partition)
         context.files.check_directory(directory)
@@ -163,7 +165,8 @@ class PartitionLoader:
         if self.sharing is not None and left is not None and (info.name, partition) not in self.adopted:
             from segstore.storage.store.takeover import cut_to, expected_of
 
-            # Looked at before the files are: who goes on meanwhile cuts its file, and forgets its sealed end.
+            # Read before the files: a stopped guest that continues now cuts its file, and removes its sealed
+            # end.
             ends = self.sharing.sealed(self._ends.claim(key), key)
             expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)
@@ -181,10 +184,10 @@ class PartitionLoader:
         epochs = self._begin_epoch(directory, opened, expected.clean, published, step)
         self.owed.begun(key)
         if self._replicated and opened.end_offset < expected.recovery_point:
-            # What follows there is not synced, whatever the checkpoint says.
+            # Records after the log end offset will not be synced, although the recovery point is above it.
             points = self._checkpoints.recovery_points
             points.update({(info.name, partition): opened.end_offset})
-        self._tell(directory, opened, expected)
+        self._report(directory, opened, expected)
         point = None if opened.recovered is None else opened.recovered.recovery_point
         producers = Producers.load(
             context.files,
@@ -196,13 +199,13 @@ class PartitionLoader:
             self._expiration_ms,
         )
         if producers.begun_anew:
-            self._tell_producers(directory, opened.segments[0].base_offset)
+            self._report_lost_producers(directory, opened.segments[0].base_offset)
         layout = (published.layout + 1) % _LAYOUTS if published else 0
         if left is not None:
             layout = (left.end.layout + 1) % _LAYOUTS
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
-        if self.sync:  # what readers have seen they see on, also after a kill
+        if self.sync:  # after a kill, too, readers see all records that they have seen before
             shown = 0 if published is None else published.high_watermark
             high_watermark = max(self._high_watermark((info.name, partition)), shown)
         made = Partition(
@@ -216,8 +219,8 @@ class PartitionLoader:
     def _high_watermark(self, key: TopicPartitionKey) -> int:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
 
-    def _tell(self, directory: str, opened: Opened, expected: Expected) -> None:
-        """Report what was done to the log, and which of two sources that disagree about it was believed."""
+    def _report(self, directory: str, opened: Opened, expected: Expected) -> None:
+        """Report repairs of the log, and for two sources that disagree which one was believed."""
         messages = (*expected.told, *opened.told)
         for message in messages:
             log.warning("%s: %s", directory, message)
@@ -228,10 +231,8 @@ class PartitionLoader:
         if done is not None:
             self.recovered.append(done)
 
-    def _tell_producers(self, directory: str, base: int) -> None:
-        """Report that producers without batches in the log are lost: only a snapshot knows them, and none is
-        left.
-        """
+    def _report_lost_producers(self, directory: str, base: int) -> None:
+        """Report that producer ids without batches in the log are lost, as there is no sound snapshot."""
         path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
         done = "producers are known by the batches that are left: one that has none is taken for a new one"
         self._context.tell(path, "there is no sound snapshot, and the log does not begin at offset 0", done)
@@ -239,14 +240,15 @@ class PartitionLoader:
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints, messages = self._checkpoints, list[str]()
         flushed = checkpoints.recovery_points.get(key)
-        # A follower gets gaps from its leader, above its own recovery point too.
+        # A follower copies gaps from its leader, also above its own recovery point.
         known = flushed if self._left.gaps_known and not self._replicated else None
-        # The complement of the recovery point is published where a sync has failed.
+        # After a failed sync the complement of the recovery point is published.
         suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
         checked = published is not None and self._ends.was_checked
         recovery_point = flushed or 0
         if published is not None:
-            # The checkpoint lags behind. Of published ends without a check, both are only claims.
+            # The checkpoint is older than the published end. Published ends without a check prove nothing:
+            # then the larger of the two offsets is taken.
             recovery_point = published.synced if checked else max(recovery_point, published.synced)
         return Expected(
             clean=self.clean or key in self._made,
@@ -267,8 +269,8 @@ class PartitionLoader:
         )
 
     def durable_below(self, info: TopicInfo, partition: int) -> int:
-        """Return the offset below which, by what checkpoints and published ends say, a partition's log is
-        durable, or was deleted.
+        """Return the offset below which a partition's log is durable or deleted, by its checkpoints and
+        published ends.
         """
         published = self._ends.get(slot_key(info.topic_id, info.name, partition))
         held = published if self._left.ends_hold else None
@@ -276,13 +278,13 @@ class PartitionLoader:
         return max(expected.recovery_point, expected.log_start)
 
     def _log_start(self, key: TopicPartitionKey, published: Ends | None, messages: list[str]) -> int:
-        """Return the log start offset that is taken where the published one and the checkpoint's disagree."""
+        """Return the log start offset to use if the published one and the checkpoint's differ."""
         checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
         if self._replicated and checked and checkpoint_start is not None:
-            return checkpoint_start  # the newer one: it decides whether the log was begun anew
+            return checkpoint_start  # the checkpoint is newer: it decides whether the log was begun anew
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
-        # A kill between the checkpoint and the publication leaves the published offset behind.
+        # A kill between checkpoint and publication leaves the smaller offset published.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
         if published is not None and published.start != (checkpoint_start or 0) and not behind:
             messages.append(
@@ -292,9 +294,8 @@ class PartitionLoader:
         return taken
 
     def _doubt(self, key: int, published: Ends | None) -> None:
-        """Note that a sync in recovery may have failed, so that what recovery read may not be on disk: the
-        next recovery, in another process too, writes it anew.
-        """
+        """Note that a sync in recovery failed, for the next recovery in this or another process."""
+        # The bytes that this recovery has read may not be on disk: the next one writes them again.
         if published is None:
             self._ends.doubt()
         elif published.recovery_point >= 0:
@@ -302,8 +303,8 @@ class PartitionLoader:
             self._ends.publish([self._ends.claim(key)], [doubted])
 
     def _put_aside(self, directory: str) -> None:
-        """Move anything away that has the name of a segment's file and is no regular file: all but a log can
-        be made anew. Raises OSError.
+        """Move away each name of a segment's index, snapshot or temporary file that is no regular file: these
+        files can be made anew from the log. Raises OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
@@ -315,20 +316,21 @@ class PartitionLoader:
     def _begin_epoch(
         self, directory: str, opened: Opened, clean: bool, published: Ends | None, step: int
     ) -> LeaderEpochs:
-        """Return the leader epochs, of which the latest is the one to write under: a new epoch after an
-        unclean shutdown, if the file had to be made anew, and, by a `step` that is not 0, of a restored
-        store; durable before any append. Epochs before the log start offset, which a crash has left, are
-        removed. A replica's epochs are only made to agree with its log (R7; Kafka: LogLoader).
+        """Return the leader epochs of a partition, durable before any append. A new latest epoch begins after
+        an unclean shutdown, if the file was damaged, and in a restored store, by a `step` above 0. Epochs
+        below the log start offset, which a crash may leave, are removed. A replica begins no epoch: its
+        epochs are only cut to its log (R7; Kafka: LogLoader).
         """
         path = f"{directory}/{names.LEADER_EPOCHS}"
         epochs, wrong = load_epochs(self._context.files, path, opened, replicated=self._replicated)
         latest, changed = epochs.latest, False
         if self._replicated:
             changed = epochs.truncate_from_start(opened.start_offset) or bool(wrong)
-            epochs.truncate_from_end(opened.end_offset)  # last: an empty log has no epoch
+            # after the cut at the start: an empty log has no epoch
+            epochs.truncate_from_end(opened.end_offset)
             changed |= epochs.latest != latest
         elif latest is None or wrong or step or not clean or opened.recovered is not None:
-            # An epoch in which nothing was written is in no batch, but may have been published.
+            # An epoch without records is in no batch, but may have been published.
             latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
             epochs.truncate_from_end(opened.end_offset)
             epochs.assign(latest + max(step, 1), opened.end_offset)
@@ -348,8 +350,8 @@ log = Logger("segstore")
 
 
 class Partitions:
-    """The partitions of one store. `topics()` gives the current topics. `lock` is the store's: changes of
-    topics hold it, too.
+    """The open partitions of one store. `topics()` gives the current topics. `lock` is the store's lock,
+    which changes of topics hold too.
     """
 
     def __init__(
@@ -370,7 +372,7 @@ class Partitions:
     # --- one ------------------------------------------------------------------------------
 
     def get(self, topic: str, partition: int) -> Partition:
-        """Return the partition; open it if it is not open. Raises UnknownTopicOrPartitionError,
+        """Return the partition, and open it first if needed. Raises UnknownTopicOrPartitionError,
         StorageError.
         """
         found = self._open.get((topic, partition))
@@ -394,8 +396,8 @@ class Partitions:
         return found
 
     def open(self, topic: str, partition: int) -> None:
-        """Open a partition. Where what lies in its directory prevents that, the error is kept, and `get`
-        raises it.
+        """Open a partition. If a damaged file or directory prevents that, keep the error; `get` raises it
+        then.
         """
         try:
             self.get(topic, partition)
@@ -408,9 +410,9 @@ class Partitions:
             self._broken[topic, partition] = copy_of(error)
 
     def replica(self, topic: str, partition: int, high_watermark: int | None = None) -> Replica:
-        """Return the one `Replica` of a partition. A partition of a plain store becomes a replica by that,
-        which readers see up to `high_watermark`; each partition of a replicated one is a replica from its
-        opening on. Errors as `get`.
+        """Return the one `Replica` of a partition. In a plain store this call makes the partition a replica,
+        which readers see up to `high_watermark`; in a replicated store each partition is a replica from its
+        opening on. Raises the errors of `get`.
         """
         key = topic, partition
         with self.lock:
@@ -424,7 +426,7 @@ class Partitions:
 
     def begin_epoch(self, topic: str, partition: int, epoch: int) -> None:
         """Begin a later leader epoch at the end of a partition's log, durably; a partition of a plain store
-        becomes no replica by that. Errors as `get`.
+        does not become a replica. Raises the errors of `get`.
         """
         with self.lock:
             found = self._get(topic, partition)
@@ -442,14 +444,15 @@ class Partitions:
             high_watermark,
             quarantine,
             lambda offset: self._cut((info.name, partition), offset),
-            # The caller holds `naming` and has found the partition there: a deletion that has begun meanwhile
-            # waits for `naming`, and removes the line afterwards.
+            # The caller holds `naming`, and the partition exists: a deletion waits for `naming`, and then
+            # removes the line.
             lambda offset: self._checkpoints.log_starts.update({(info.name, partition): offset}),
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
-        """Make durable that a replica's log is about to be cut at `end`, below its recovery point: what comes
-        there next is neither synced nor compacted (Kafka: LogCleaner.maybeTruncateCheckpoint).
+        """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
+        there: the next records there are neither synced nor compacted (Kafka:
+        LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}
         cleaned = self._checkpoints.cleaner_offsets.get(key)
@@ -458,8 +461,8 @@ class Partitions:
         self._checkpoints.update(changes)
 
     def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
-        """Make a log start offset durable. Raises StoreClosedError where another topic has the name by
-        now.
+        """Make a log start offset durable. Raises StoreClosedError if the name belongs to
+        another topic now.
         """
         with self.lock:
             self._context.check_open()
@@ -476,13 +479,13 @@ class Partitions:
             partition.configure(info.settings)
 
     def load_all(self, info: TopicInfo) -> None:
-        """Open all partitions of a topic that can be opened."""
+        """Open all partitions of a topic, except those with an error, which `get` raises again."""
         for number in info.partition_ids:
             with suppress(SegstoreError, OSError):  # `get` raises the error again
                 self._get(info.name, number)
 
     def ends_of(self, info: TopicInfo) -> dict[int, tuple[LogView, int]]:
-        """Return the views and recovery points of the partitions that could be opened."""
+        """Return the views and recovery points of a topic's open partitions."""
         return {n: (p.view, p.recovery_point) for n, p in self._of(info).items()}
 
     def _of(self, info: TopicInfo) -> dict[int, Partition]:
@@ -493,7 +496,7 @@ class Partitions:
         self._abandon({key for key in (*self._open, *self._broken) if key[0] == topic})
 
     def abandon_some(self, topic: str, numbers: Collection[int]) -> None:
-        """Abandon some partitions of a topic, which were removed from this directory."""
+        """Abandon partitions that were removed from a topic, or moved to another data directory."""
         self._abandon({(topic, number) for number in numbers})
 
     def _abandon(self, keys: Collection[TopicPartitionKey]) -> None:
@@ -510,11 +513,13 @@ class Partitions:
         return list(self._open.values())
 
     def begin_sync(self) -> None:
-        """Open each partition with a high watermark of its own from now on; the caller holds the lock."""
+        """From now on open each partition with a high watermark of its own. The caller holds the lock."""
         self._loader.sync = True
 
     def end_sync(self) -> None:
-        """Open each partition up to its end from now on; the caller holds the lock."""
+        """From now on open each partition with its log end offset as high watermark. The caller holds the
+        lock.
+        """
         self._loader.sync = False
         self._replicas.clear()
 
@@ -523,19 +528,19 @@ class Partitions:
         return list(self._open)
 
     def epochs(self, topic: str, numbers: Sequence[int]) -> list[int]:
-        """Return the leader epochs of a topic's partitions, -1 of those that are not open."""
+        """Return the leader epochs of a topic's partitions; -1 for a partition that is not open."""
         get = self._open.get
         found = [get((topic, number)) for number in numbers]
         return [-1 if each is None else each.visible.publisher.epoch for each in found]
 
     def expire_producers(self, after_ms: int) -> None:
-        """See `Partition.expire_producers`."""
+        """Forget the producer ids that were not used for `after_ms`, in all open partitions."""
         for partition in list(self._open.values()):
             partition.expire_producers(after_ms)
 
     def flush(self) -> None:
-        """Make all partitions durable, and write the checkpoints. Raises the first StorageError after all
-        were tried.
+        """Make all partitions durable, and write the checkpoints. After all were tried, raises the first
+        StorageError.
         """
         errors: list[Exception] = []
         try:
@@ -543,7 +548,7 @@ class Partitions:
                 try:
                     partition.flush()
                 except StoreClosedError:
-                    continue  # its topic was deleted meanwhile
+                    continue  # its topic was deleted
                 except SegstoreError as error:
                     errors.append(error)
             self.checkpoint()
@@ -560,7 +565,7 @@ class Partitions:
             self.checkpoint_held(nonce)
 
     def checkpoint_held(self, nonce: int) -> None:
-        """Do what `checkpoint` does; the caller holds the lock."""
+        """Write the checkpoints as `checkpoint` does. The caller holds the lock."""
         self._checkpoints.update(self._offsets, nonce)
 
     def _offsets(self) -> dict[str, dict[TopicPartitionKey, int | None]]:
@@ -582,5 +587,5 @@ class Partitions:
         return errors
 
     def is_clean(self) -> bool:
-        """Return whether the next open has nothing to finish or to take back in any partition."""
+        """Return whether no partition is broken, and none leaves work to the next open."""
         return not self._broken and all(p.is_clean() for p in self._open.values())

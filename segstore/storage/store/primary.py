@@ -1,8 +1,8 @@
-"""`Primary`: what a store is to its standby: who is registered, how far it has fetched, and the fence that
-ends it all (REPLICATION 7.4; Kafka: the controller's registrations, and BeginQuorumEpoch).
+"""`Primary`: a store with a standby. It keeps the standby's registration, its fetch offsets, and the fence by
+which the standby takes over (REPLICATION 7.4; Kafka: the controller's registrations, and BeginQuorumEpoch).
 
-On disk are `.segstore/standby` and `.segstore/fence`. A store without a registration keeps nothing and asks
-nothing here when it appends. Threads: any; changes are made one at a time.
+On disk are `.segstore/standby` and `.segstore/fence`. A store without a registration has no cost for this in
+its appends. Threads: any; changes are made one at a time.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _Key = tuple[str, int]
 
 
 class Reached(NamedTuple):
-    """How far a standby has fetched a partition: all below `offset`; the log end offset was reached last at
-    `caught_up_ms`, of the monotonic clock.
+    """The fetch position of a standby in a partition: it has all records below `offset`, and reached the log
+    end offset last at `caught_up_ms` (monotonic clock).
     """
 
     offset: int
@@ -63,7 +63,7 @@ _reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)
 
 
 def check_not_fenced(files_of: StoreContext) -> None:
-    """Raise DemotedError where the directory has a fence; CorruptCheckpointError, OSError."""
+    """Raise DemotedError if the directory has a fence; CorruptCheckpointError, OSError."""
     fence = FENCE.read(files_of.files, files_of.root)
     if fence is not None:
         raise DemotedError(fence.told(files_of.root))
@@ -74,8 +74,9 @@ def _now_ms() -> int:
 
 
 class Primary:
-    """The primary's side of one store. `topics()` gives all topics by name. A standby in sync mode is waited
-    for though it does not fetch, for `lag_time_max_ms` (Kafka: replica.lag.time.max.ms).
+    """The primary's side of one store. `topics()` gives all topics by name. Appends with acks=all wait for a
+    standby in sync mode; after `lag_time_max_ms` without a fetch it counts as lost (Kafka:
+    replica.lag.time.max.ms).
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Primary:
         topics: Callable[[], Mapping[str, TopicInfo]],
         partitions: Callable[[], Partitions],
     ) -> None:
-        """Read what is registered. Raises CorruptCheckpointError, OSError."""
+        """Read the registration. Raises CorruptCheckpointError, OSError."""
         self._context, self._topics, self._partitions = context, topics, partitions
         self._lag_time_max_ms = lag_time_max_ms
         self._reached: dict[_Key, Reached] = {}
@@ -98,22 +99,25 @@ class Primary:
         self._term: LeaseTerm | None = None
         self._locks: dict[str, Mutex] = {}
         self._on_followed: Callable[[], None] = lambda: None
-        self._asked_above: int | None = None
-        """The standby is to show that it follows, by a broker epoch above this one; None: it has."""
+        self._reregister_above: int | None = None
+        """The broker epoch above which the standby must register to show that it still follows; None if it
+        has.
+        """
         self._keeper: LagKeeper | None = None
         self._opened_ms, self._is_lost = _now_ms(), False
 
     @property
     def _changing(self) -> Mutex:
-        """Return the lock that is held while the registration or the fence changes. That is rare: so the lock
-        is made by the first change, and an open of a store costs no call for it.
-        """
+        """Return the lock that is held while the registration or the fence changes."""
+        # Made by the first change, which is rare, so that an open of a store does not pay for it.
         return self._locks.setdefault("changing", Mutex())
 
     # --- partitions ---------------------------------------------------------------------------
 
     def opened(self, partition: Partition) -> None:
-        """Take in a partition that was just opened: the caller holds the store's lock."""
+        """Apply sync mode, lease term and fence to a partition that was just opened. The caller holds the
+        store's lock.
+        """
         if self.registration.sync:
             self._wait_for_standby(partition)
         partition.writer.term = self._term
@@ -140,9 +144,8 @@ class Primary:
 
     def register(self, directory_id: str, sync: bool, peer: str = "") -> int:
         """Register a standby at the address `peer`, or register it anew; returns its broker epoch. Raises
-        DuplicateBrokerRegistrationError for another directory than is registered, InvalidRequestError for
-        one that would give up sync mode, and for sync mode while the store is shared; DemotedError,
-        StorageError.
+        DuplicateBrokerRegistrationError if another directory is registered; InvalidRequestError for a change
+        from sync to async mode, and for sync mode while the store is shared; DemotedError, StorageError.
         """
         with self._changing, os_errors():
             before = self.registration
@@ -163,7 +166,7 @@ class Primary:
                     f"{self._context.root} is shared, and appends of guests would not wait for a standby in "
                     "sync mode: it may follow in async mode"
                 )
-            # Nobody else can guess the epoch under which the standby's fetches are believed.
+            # No other process can guess the broker epoch, by which fetches of the standby are recognized.
             step = 1 + (uuid.uuid4().int >> 128 - _STEP_BITS)
             made = StandbyRegistration(directory_id, sync, before.broker_epoch + step)
             with self._context.reserve:
@@ -179,15 +182,17 @@ class Primary:
         return made.broker_epoch
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
-        """Return whether the standby that has fenced this store still fetches its tail: it may register anew,
-        as after each connection that has ended.
+        """Return whether the standby that has fenced this store still fetches its tail: after a lost
+        connection it may register anew.
         """
         held, fence = self.registration, self.fence
         known = (held.directory_id, held.sync) == (directory_id, sync)
         return fence is not None and fence.directory_id == directory_id and known
 
     def _begin_sync(self, made: StandbyRegistration) -> None:
-        """Have acks=all wait from now on. What readers have seen they see on."""
+        """Have appends with acks=all wait from now on. Readers keep seeing all records that
+        they have seen.
+        """
         partitions = self._partitions()
         with partitions.lock:
             self._fetched_ms = _now_ms()
@@ -196,7 +201,7 @@ class Primary:
             self.registration = made
             for partition in partitions.all_open():
                 with partition.token:
-                    # First: who appends behind the high watermark finds, when that is done, whom to wait for.
+                    # First: an append above the high watermark must find the acks that it waits for.
                     self._wait_for_standby(partition)
                     partition.visible.begin_replica(partition.segments.next_offset)
 
@@ -204,9 +209,9 @@ class Primary:
         partition.acks, partition.tail.has_standby = StandbyAcks(partition, self._away), True
 
     def unregister(self) -> bool:
-        """Take the standby away, by the operator's word; return whether there was one. In each partition of a
-        store in sync mode a new leader epoch begins, and acks=all completes alone from then on. Raises
-        DemotedError, StorageError.
+        """Remove the standby's registration, on the operator's command; return whether there was one. In sync
+        mode a new leader epoch begins in each partition, and acks=all no longer waits. Raises DemotedError,
+        StorageError.
         """
         with self._changing, os_errors():
             before = self.registration
@@ -227,9 +232,8 @@ class Primary:
         return True
 
     def _begin_epochs(self, after: Callable[[int], int]) -> None:
-        """Begin a leader epoch in each partition, which a standby that returns knows by. `after` gives it for
-        the one before.
-        """
+        """Begin the leader epoch `after(present epoch)` in each partition, if it is larger."""
+        # A standby that returns recognizes the change of leadership by the epoch.
         partitions = self._partitions()
         for topic, number in self._keys():
             before = partitions.get(topic, number).writer.epoch
@@ -250,13 +254,13 @@ class Primary:
     # --- fetches ------------------------------------------------------------------------------
 
     def check_replica(self, replica: int, broker_epoch: int) -> bool:
-        """Return whether a replica that fetches is the standby. Raises NotLeaderOrFollowerError for another
-        broker epoch than is registered (R8, KIP-903), which only the standby knows.
+        """Return whether a fetching replica is the standby. Raises NotLeaderOrFollowerError if its broker
+        epoch is not the registered one (R8, KIP-903); only the standby knows that epoch.
         """
         registration = self.registration
         if replica != STANDBY_ID or not registration.is_there:
             return False
-        if (asked := self._asked_above) is not None and broker_epoch <= asked:
+        if (floor := self._reregister_above) is not None and broker_epoch <= floor:
             raise NotLeaderOrFollowerError(
                 f"replica {replica} must register anew: broker epoch {broker_epoch}"
             )
@@ -265,13 +269,13 @@ class Primary:
                 f"replica {replica} fetches with broker epoch {broker_epoch}, but "
                 f"{registration.broker_epoch} is registered"
             )
-        if asked is not None:
-            self._asked_above = None
+        if floor is not None:
+            self._reregister_above = None
             self._on_followed()
         return True
 
     def fetched(self, key: _Key, partition: Partition, offset: int) -> None:
-        """Note that the standby fetches from `offset` on: it has what lies below (R17, R18)."""
+        """Note that the standby fetches from `offset` on, so it has all records below (R17, R18)."""
         visible = partition.visible
         end = visible.log_end_offset
         if not visible.start_offset <= offset <= end:
@@ -285,7 +289,7 @@ class Primary:
             acks.fetched(offset)
 
     def lags(self) -> dict[_Key, ReplicaLag]:
-        """Return how far the standby lies behind, by topic and partition, where it has fetched. Raises
+        """Return the lag of the standby by topic and partition, for partitions that it has fetched. Raises
         StorageError.
         """
         now, found, partitions = _now_ms(), dict[_Key, ReplicaLag](), self._partitions()
@@ -302,22 +306,22 @@ class Primary:
         return found
 
     def begin_notes(self) -> None:
-        """Note from now on, for other processes, how far the standby lies behind."""
+        """Write the standby's lag to a file from now on, for other processes."""
         if self._keeper is None:
             self._keeper = LagKeeper(self._context, PRIMARY, self._lag_time_max_ms)
             self._context.scheduler.every(EVERY, self._note)
 
     def _note(self) -> None:
-        """Note for other processes how far the standby lies behind."""
+        """Write the standby's lag to a file, for other processes."""
         held, keeper = self.registration, self._keeper
         if held.is_there and keeper is not None:
             away = self._away()
-            self._tell_lost(away, held.sync)
-            with suppress(SegstoreError):  # a topic may be deleted meanwhile: the next look sees that
+            self._log_loss(away, held.sync)
+            with suppress(SegstoreError):  # a topic may have been deleted: the next note does without it
                 keeper.note(held.directory_id, away, self.lags())
 
-    def _tell_lost(self, away: str, sync: bool) -> None:
-        """Log that the standby is lost, and that it is there again. A store that was demoted has none."""
+    def _log_loss(self, away: str, sync: bool) -> None:
+        """Log the loss of the standby, unless the store was demoted, and its return."""
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
         is_lost = bool(away) and self.fence is None and _now_ms() - last > self._lag_time_max_ms
         was_lost, self._is_lost = self._is_lost, is_lost
@@ -330,8 +334,8 @@ class Primary:
     # --- a lease ------------------------------------------------------------------------------
 
     def lead_by(self, term: LeaseTerm, on_followed: Callable[[], None]) -> None:
-        """Take appends within this term only, which has not begun. `on_followed` is called where the standby
-        has shown that it follows. Raises StorageError.
+        """Take appends only within this lease term, which has not begun. `on_followed` is called when the
+        standby has shown that it follows. Raises StorageError.
         """
         with self._changing, os_errors():
             partitions = self._partitions()
@@ -345,11 +349,13 @@ class Primary:
                     partition.writer.term = term
 
     def closed_by(self, why: str) -> str:
-        """Return what a caller is told whose append is refused for want of a lease."""
+        """Return the error text for appends while the primary has no lease."""
         return f"{self._context.root} takes no appends: {why}"
 
     def let_go(self, why: str) -> None:
-        """Refuse all changes, and answer who waits for acks=all: the term is over, and `why` is told."""
+        """Refuse all changes with the reason `why`, and fail the appends that wait for acks=all: the lease
+        term is over.
+        """
         with self._changing:
             self._close_by(why)
 
@@ -361,7 +367,7 @@ class Primary:
                 partition.acks.demote()
 
     def go_on(self) -> None:
-        """Take changes again: the term was begun, or is renewed."""
+        """Take changes again: the lease term has begun, or is renewed."""
         with self._changing:
             if self.fence is not None:
                 return
@@ -371,27 +377,29 @@ class Primary:
                     partition.acks.go_on()
 
     def ask_standby(self) -> None:
-        """Have the standby, if there is one, register anew, and fetch behind that: it follows still."""
+        """Require that the standby, if there is one, registers anew and fetches, to show that it still
+        follows.
+        """
         held = self.registration
-        self._asked_above = held.broker_epoch if held.is_there else None
+        self._reregister_above = held.broker_epoch if held.is_there else None
 
     @property
     def is_followed(self) -> bool:
-        """Return whether the standby has done what `ask_standby` asked for, or there is none."""
-        return self._asked_above is None or not self.registration.is_there
+        """Return whether the standby has fetched since `ask_standby`, or there is none."""
+        return self._reregister_above is None or not self.registration.is_there
 
     def begin_epochs(self, epoch: int) -> None:
-        """Begin a leader epoch, durably in each partition which is not in it yet. Raises StorageError."""
+        """Begin a leader epoch, durably, in each partition with a smaller epoch. Raises StorageError."""
         with self._changing, os_errors():
             self._begin_epochs(lambda _: epoch)
 
     # --- the fence ----------------------------------------------------------------------------
 
     def demote(self, fence: Fence) -> None:
-        """Take no append and no change of a topic any more, durably. A second time with the same epoch and
+        """Refuse appends and changes of topics from now on, durably. A second call with the same epoch and
         directory changes nothing. Raises InvalidRequestError unless the directory is that of the registered
-        standby, FencedLeaderEpochError where the epoch is not above all that are known here; nothing is
-        changed then. Raises StorageError.
+        standby, FencedLeaderEpochError unless the epoch is above all epochs of this store; nothing is changed
+        then. Raises StorageError.
         """
         with self._changing, os_errors():
             held, registered = self.fence, self.registration
@@ -411,7 +419,7 @@ class Primary:
             with self._context.reserve:
                 FENCE.write(self._context.files, self._context.root, fence)
             partitions = self._partitions()
-            with partitions.lock:  # no topic is changed, and no partition opened meanwhile
+            with partitions.lock:  # no topic is changed, and no partition opened, under the lock
                 self.fence = fence
                 partitions.on_opened = self.opened
                 self._context.demoted = fence.told(self._context.root)
@@ -420,8 +428,6 @@ class Primary:
         log.error("%s", fence.told(self._context.root))
 
     def largest_epoch(self) -> int:
-        """Return the largest leader epoch that is known here, of partitions and of the fence. Raises
-        StorageError.
-        """
+        """Return the largest leader epoch of the partitions and of the fence. Raises StorageError."""
         epochs = [self._partitions().get(*key).writer.epoch for key in self._keys()]
         return max([-1 if self.fence is None else self.fence.leader_epoch, *epochs])

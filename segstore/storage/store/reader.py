@@ -1,4 +1,4 @@
-"""The reading side of a store: a directory that this process does not write, segstore's or a broker's.
+"""The reading side of a store, segstore's or a broker's, that this process does not write.
 
 On disk files are only read. Threads: any.
 """
@@ -20,9 +20,9 @@ from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import StoreContext
 from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.meta.clean_shutdown import read_marker
-from segstore.storage.meta.followed_ends import LATE, LOOK, FollowedEnds
 from segstore.storage.meta.published_ends import Ends, EndsGlance, EndsReader, open_reader, slot_key
 from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
+from segstore.storage.meta.tailed_ends import LATE, LOOK, FollowedEnds
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.store.writing_side import WritingSide
 
-_TICK_NS = 2_000_000_000  # coarser than the clock of any file system
+_TICK_NS = 2_000_000_000  # nanoseconds, longer than a clock tick of any file system
 
 POLL_SECONDS = 0.005
-_BELIEF_NS = 100_000_000  # how long ends are believed without another look at the marker
-_BLIND_SECONDS = 1.0  # the longest sleep before a look at whether the ends are still a writer's
-_TRUST_SECONDS = 30.0  # the same, while a live writer has the store
-_LAST_WAKE = 1.0  # seconds in which a woken thread leaves `wait`; threads of a parent process never do
-_PATIENCE = 50  # milliseconds to wait for a writer that is opening or closing the store
+_BELIEF_NS = 100_000_000  # nanoseconds for which the ends stay believed without another look at the marker
+_BLIND_SECONDS = 1.0  # the longest sleep before a look whether a writer still publishes the ends
+_TRUST_SECONDS = 30.0  # the longest sleep while a live writer has the store
+_LAST_WAKE = 1.0  # seconds given to woken threads to leave `wait`; threads of a parent process never do
+_PATIENCE = 50  # looks, one ms apart, at a writer that is opening or closing the store
 
 
 class _Belief(NamedTuple):
-    """Whether ends with this number are the last writer's, as found at `at` (ns, monotonic)."""
+    """Whether the published ends with this nonce are the last writer's, as found at `at` (ns, monotonic)."""
 
     at: int
     nonce: int
@@ -52,15 +52,19 @@ _NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
 
 
 class _KnownEnds(NamedTuple):
-    """What was published of a partition, as it was told, and what says whether it is so still."""
+    """The published ends of a partition as they were returned, and the glance that shows whether they
+    changed.
+    """
 
     reader: EndsReader
     glance: EndsGlance
-    told: Ends
+    shown: Ends
 
 
 class _Topics(NamedTuple):
-    """The topics found at these time stamps of the two directories, and since when the names are these."""
+    """The topics found at these time stamps of the root and the settings directory. `names` are the partition
+    directories, unchanged since `since_ns`.
+    """
 
     version: tuple[int, int]
     names: frozenset[tuple[str, int]]
@@ -70,13 +74,13 @@ class _Topics(NamedTuple):
 
 
 class StoreReader:
-    """Reads a store. Topics are looked up anew when a directory that has them has changed."""
+    """Reads a store. Topics are looked up anew when one of the two directories with topics has changed."""
 
     def __init__(self, context: StoreContext) -> None:
         self.context = context
         self._topic_files = TopicFiles(context.files, context.root)
         self._lock = Mutex()
-        self._waiting: list[int] = []  # threads
+        self._waiting: list[int] = []  # thread ids
         self._followers: dict[tuple[str, int, str], ReadOnlyPartition] = {}
         self._ends: EndsReader | None = None
         self._ends_path = os.path.join(context.root, names.OURS, names.ENDS)
@@ -85,32 +89,33 @@ class StoreReader:
 
     @property
     def role(self) -> str:
-        """See `Store.role`."""
+        """Return the role of this process, "reader"."""
         return "reader"
 
     @property
     def host_pid(self) -> int:
-        """See `Store.host_pid`."""
+        """Return the pid of the process that holds the store's lock, 0 without one."""
         return self.context.files.lock_holder(os.path.join(self.context.root, names.LOCK)) or 0
 
     def members(self) -> list[StoreMember]:
-        """See `Store.members`: one process writes."""
+        """Return an empty list: the store is not shared."""
         return []
 
     @property
     def topics(self) -> dict[str, TopicInfo]:
         """Return all topics by name. Raises OSError, CorruptCheckpointError."""
-        # The stamps are taken first: what changes meanwhile is looked at again. A fresh stamp proves
-        # nothing, since a change within the same tick of the file system's clock would not move it.
+        # The stamps are read first, so that a later change is seen next time. A fresh stamp proves nothing: a
+        # change within the same clock tick of the file system would not move it.
         now, version, topics = time.time_ns(), self._topic_files.version(), self._topics
         if version == topics.version and topics.settled and now - max(version) > _TICK_NS:
             return topics.found
-        # A checkpoint changes the root's stamp too: the names show whether partitions came or were deleted.
+        # A checkpoint changes the root's stamp too, so the names show whether partitions were made or
+        # deleted.
         directories = self._partitions_there()
         since = topics.since_ns if directories == topics.names else now
         same = directories == topics.names and version[1] == topics.version[1] and topics.settled
         if not same or now - version[1] <= _TICK_NS:
-            # A directory that has just been made may not have all its files yet.
+            # A new directory may not have all its files yet.
             settled = now - max(since, version[1]) > _TICK_NS
             self._topics = topics = _Topics(version, directories, since, settled, self._topic_files.load()[0])
             self._forget_all_but(topics.found)
@@ -119,9 +124,8 @@ class StoreReader:
         return topics.found
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
-        """Forget partitions of deleted topics, which would keep their files mapped for as long as this store
-        is open. Whoever still has a log of one keeps it, and gets an error from it.
-        """
+        """Forget partitions of deleted topics, whose files would stay mapped until this store is closed."""
+        # A caller that still holds the log of such a partition gets an error from it.
         with self._lock:
             for topic, number, topic_id in list(self._followers):
                 if topic not in found or found[topic].topic_id != topic_id:
@@ -132,13 +136,13 @@ class StoreReader:
         return frozenset(one for one in parsed if one is not None)
 
     def partition(self, topic: str, partition: int) -> ReadOnlyPartition:
-        """Return the reading side of a partition. Raises UnknownTopicOrPartitionError, which names what
-        exists.
+        """Return the reading side of a partition. Raises UnknownTopicOrPartitionError, which names the topics
+        or partitions that exist.
         """
         return self.follower(find_topic(self.topics, topic, partition), partition)
 
     def follower(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
-        """Return the reading side of a partition of a topic that `topics` has given just now."""
+        """Return the reading side of a partition; `info` comes from `topics`."""
         key = (info.name, partition, info.topic_id)
         with self._lock:
             if key not in self._followers:
@@ -146,14 +150,14 @@ class StoreReader:
             return self._followers[key]
 
     def writing(self) -> WritingSide:
-        """Return the writing side of this process. Raises ReadOnlyError."""
+        """Raise ReadOnlyError: this process has no writing side."""
         raise ReadOnlyError(f'{self.context.root} is open with mode="r"')
 
     def flush(self) -> None:
-        """Make durable what this process has appended: a reader has appended nothing."""
+        """Do nothing: a reader has appended nothing."""
 
     def appender(self, topic: str, partition: int) -> Partition | None:
-        """Return what appends to a partition: nothing does, in a store that is read only."""
+        """Return None: nothing appends to a store that is open for reading."""
         return None
 
     def _follow(self, info: TopicInfo, partition: int) -> ReadOnlyPartition:
@@ -175,7 +179,7 @@ class StoreReader:
         )
 
     def _sealed(self, info: TopicInfo, partition: int) -> Callable[[], dict[int, int]]:
-        """Return a function that gives where sealed segments of a shared log end; see `ReadOnlyPartition`."""
+        """Return a function that returns the ends of sealed segments of a shared log, by base offset."""
         key = slot_key(info.topic_id, info.name, partition)
 
         def get() -> dict[int, int]:
@@ -185,11 +189,12 @@ class StoreReader:
         return get
 
     def _sameness(self, info: TopicInfo, partition: int, directory: str) -> Callable[[], bool]:
-        """Return a function that says whether a directory is still this topic's: by the id in it, and where
-        that is another, by the topic's settings. Topics without ids, of old brokers, can't be told from each
-        other.
+        """Return a function that checks whether a directory still belongs to this topic. It compares the id
+        in the directory, and if that differs, the id in the topic's settings. Topics of old brokers, without
+        ids, can't be distinguished.
         """
-        own_marks: list[tuple[str, int]] = []  # id and inode of the directory when it was this topic's
+        # id and inode of the directory when it last belonged to this topic
+        own_marks: list[tuple[str, int]] = []
 
         def same() -> bool:
             found_id = self._topic_files.told_id(info.name, partition)
@@ -205,8 +210,8 @@ class StoreReader:
         return same
 
     def _unpublished_start(self, topic: str, partition: int) -> Callable[[], int]:
-        """Return a function that gives the log start offset where no end is published. The files that have it
-        are read again when one of them was replaced.
+        """Return a function that returns the log start offset if no end is published. It reads its files
+        again when one of them was replaced.
         """
         places = [os.path.join(self.context.root, place) for place in LOG_START_FILES]
         read: dict[tuple[object, ...], int] = {}
@@ -231,7 +236,7 @@ class StoreReader:
         return read_log_start(self.context.files, self.context.root, (topic, partition), ends, published)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
-        """Return what is published of some partitions, all at one moment; nothing for a broker's
+        """Return the published ends of some partitions, all of one moment; an empty dict for a broker's
         directory.
         """
         ends = self._ends if self._believed() else None
@@ -239,7 +244,7 @@ class StoreReader:
 
     def _published(self, info: TopicInfo, partition: int) -> Callable[[], Ends | None]:
         key = slot_key(info.topic_id, info.name, partition)
-        counts: dict[int, int] = {}  # by published log start offset: the one that is taken
+        counts: dict[int, int] = {}  # the log start offset to use, by published log start offset
         known: _KnownEnds | None = None
 
         def get() -> Ends | None:
@@ -250,26 +255,27 @@ class StoreReader:
                     return None
                 ends = self._ends
             if last is not None and last.reader is ends and last.glance.unchanged():
-                return last.told
-            told = found = ends.get(key) if ends is not None else None
+                return last.shown
+            shown = found = ends.get(key) if ends is not None else None
             if ends is None or found is None:
                 return None
             if found.start != 0:
                 if found.start not in counts:
-                    # A writer moves the offset in the checkpoints first: these are never older.
+                    # A writer changes the checkpoints before the published ends, so the checkpoints are never
+                    # older.
                     counts.clear()
                     counts[found.start] = self._log_start(info.name, partition, found)
-                told = found._replace(start=counts[found.start])
+                shown = found._replace(start=counts[found.start])
             glance = ends.glance(found)
-            known = _KnownEnds(ends, glance, told) if glance is not None and told is not None else None
-            return told
+            known = _KnownEnds(ends, glance, shown) if glance is not None and shown is not None else None
+            return shown
 
         return get
 
     def _believed(self) -> bool:
         """Return whether the published ends are those of the last writer, and no broker was here since.
 
-        They are where there is no clean shutdown marker, or the one that was written with the ends.
+        It is true without a clean shutdown marker, or if the marker was written together with the ends.
         """
         ends = self._look_for_ends()
         if ends is None:
@@ -283,19 +289,19 @@ class StoreReader:
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self.context.files, self.context.root)
-            # Without checksums, what a closed store has published is not believed: its logs say the same.
+            # Ends of a closed store without a checksum are not believed: its logs give the same ends.
             holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
             self._belief = belief = _Belief(now, nonce, holds)
             if belief.holds or not self._is_ours():
                 break
-            # The writer that opens or closes the store has written one of marker and ends; the log proves
-            # nothing meanwhile, for it may soon have the first half of an adoption.
+            # A writer that opens or closes the store has written only one of marker and ends. The log can't
+            # replace the ends: it may soon contain half of an adoption.
             time.sleep(0.001)
         return belief.holds
 
     def _is_ours(self) -> bool:
-        """Return whether a writer that publishes has the store: Kafka's lock belongs to a process, segstore's
-        to an open file.
+        """Return whether a segstore writer has the store: Kafka's lock belongs to a process, segstore's to an
+        open file.
         """
         path = os.path.join(self.context.root, names.LOCK)
         try:
@@ -307,7 +313,9 @@ class StoreReader:
             return False
 
     def _is_there(self, info: TopicInfo, partition: int) -> bool:
-        """Return whether this very topic still exists. Raises OSError, CorruptCheckpointError."""
+        """Return whether the topic with this id still has the partition. Raises OSError,
+        CorruptCheckpointError.
+        """
         found = self._topic_files.load()[0].get(info.name)
         return found is not None and (info.topic_id, True) == (
             found.topic_id,
@@ -316,23 +324,26 @@ class StoreReader:
 
     @property
     def publications(self) -> int:
-        """See `Store.publications`; 0 where nothing is published."""
+        """Return the number of publications; 0 if there are no published ends."""
         ends = self._look_for_ends()
         return ends.publications if ends is not None and self._believed() else 0
 
     @property
     def news(self) -> int:
-        """See `Store.news`."""
+        """Return a number that changes with topics and groups; -1 if there are no published ends."""
         ends = self._look_for_ends()
         return ends.news if ends is not None and self._believed() else -1
 
     def wait(self, seen: int, seconds: float) -> None:
-        """See `Store.wait`. Nothing is published of a broker's log: it is looked at again and again."""
+        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed. A
+        broker publishes nothing: then this sleeps for POLL_SECONDS at most.
+        """
         ends, me = self._look_for_ends(), threading.get_ident()
         if ends is None or not self._believed():
             time.sleep(min(seconds, POLL_SECONDS))
             return
-        self._waiting.append(me)  # before `closed` is read: `close` sees this thread, or this sees the close
+        # before `closed` is read: either `close` sees this thread, or this thread sees `closed`
+        self._waiting.append(me)
         try:
             if not self.context.closed:
                 ends.wait(seen, min(seconds, _BLIND_SECONDS))
@@ -340,7 +351,7 @@ class StoreReader:
             self._waiting.remove(me)
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
-        """See `Store._follow`."""
+        """Return the published ends of these slot keys for `wait_for`; None if they are not believed."""
         ends = self._look_for_ends()
         if ends is None or not self._believed():
             return None
@@ -350,7 +361,7 @@ class StoreReader:
             return None
 
     def _follows(self, followed: FollowedEnds) -> bool:
-        """Return whether `followed` is where a writer of this store publishes now."""
+        """Return whether a writer of this store now publishes into the memory of `followed`."""
         believed, ends = self._believed(), self._ends
         mapped = None if ends is None or not believed else (ends.memory, ends.shared)
         followed.outdated = mapped != (followed.memory, followed.shared)
@@ -358,8 +369,9 @@ class StoreReader:
 
     @calls_out  # as `Store.wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """See `Store.wait_for`. As long as a writer that publishes has the store, nobody else changes it:
-        then the sleep is a long one.
+        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
+        passed. Return the result of `FollowedEnds.wait`, or LOOK. The sleep is longer while a live writer has
+        the store, as only the writer changes the ends.
         """
         belief, now = self._belief, monotonic_ns()
         if (not belief.holds or now - belief.at >= _BELIEF_NS) and not self._follows(followed):
@@ -386,21 +398,19 @@ class StoreReader:
         return LOOK
 
     def wake(self) -> None:
-        """See `Store._wake`. A thread that is about to wait may still do so."""
+        """Have all threads in `wait` return early, except one that is just about to wait."""
         if self._ends is not None:
             self._ends.wake()
 
     def _renewed(self, ends: EndsReader) -> EndsReader | None:
-        """Return the ends, mapped anew where another file has their name: nobody writes the mapped file then,
-        which belongs to a store that was here before. A file that lost its name may still be a writer's.
-        """
+        """Return the published ends, mapped anew if their file was replaced."""
         try:
             if self.context.files.inode(self._ends_path) == ends.inode:
                 return ends
         except FileNotFoundError:
-            return ends
+            return ends  # the file was only removed: a writer may still use it
         self._ends, self._belief = None, _NO_BELIEF
-        ends.wake()  # threads that wait on it look again
+        ends.wake()  # threads that wait on the old file, which belongs to an earlier store, look again
         return self._look_for_ends()
 
     def _look_for_ends(self) -> EndsReader | None:
@@ -409,7 +419,7 @@ class StoreReader:
         return self._ends
 
     def abandon(self) -> None:
-        """End the store's threads, since nothing refers to the store and nobody can close it."""
+        """End the store's threads, because nothing refers to the store."""
         self.context.scheduler.close()
 
     @property
@@ -432,4 +442,4 @@ class StoreReader:
             self.context.scheduler.close()
         finally:
             self.context.pool.close()
-            self._followers.clear()  # and with them the files that their segments keep open
+            self._followers.clear()  # closes the files of their segments

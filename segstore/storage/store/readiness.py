@@ -1,5 +1,5 @@
-"""Why an open store can't do all of its work, a line for each reason. Nothing is on disk, and no disk is
-asked. Threads: any.
+"""The reasons why an open store can't do all of its work, one line each. They come from memory, without
+access to the disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _MOST_NAMED = 10
 
 
 def unready(context: StoreContext, opened: Iterable[Partition]) -> list[str]:
-    """Return that the disk is full, that the store is fenced or does not lead, and which logs have failed;
-    nothing while all is well. `opened` are the partitions that are open.
+    """Return a line if the disk is full, if the store is fenced or does not lead, and if logs have failed; an
+    empty list if none applies. `opened` are the open partitions.
     """
     note = context.full.note
     full = [] if note is None else [f"{note.path}: {note.error}: appends fail until there is room"]
@@ -24,6 +24,6 @@ def unready(context: StoreContext, opened: Iterable[Partition]) -> list[str]:
 
 
 def named(what: str, found: Sequence[str]) -> list[str]:
-    """Return one line for all that were found, with the first names; nothing if none was."""
+    """Return one line with the first names of a list; no line if the list is empty."""
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     return [f"{what}: {', '.join(found[:_MOST_NAMED])}{more}"] if found else []

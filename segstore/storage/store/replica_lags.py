@@ -1,6 +1,4 @@
-"""How far replicas lie behind a partition's leader, as metrics: those of a replicated store, and a primary's
-standby. On disk: only reads. Threads: any.
-"""
+"""Metrics of the lag of a leader's replicas, or of a primary's standby. Files are only read. Threads: any."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ from segstore.storage.store.stats import Family, Metric, MetricSample
 
 
 class ReplicaLag(NamedTuple):
-    """What a replica lacks: records, bytes as they are stored, -1 where these can't be told; and the ms since
-    it had all of the log.
+    """The lag of a replica: its missing records; their bytes as stored, -1 if these can't be counted; and the
+    ms since it last had the whole log.
     """
 
     records: int
@@ -32,13 +30,13 @@ Key = tuple[str, int]
 
 
 def bytes_from(view: LogView, offset: int) -> int:
-    """Return the bytes of a log from the batch that holds `offset` on; -1 where they can't be told."""
+    """Return the bytes of a log from the batch that holds `offset` on; -1 if they can't be counted."""
     try:
         slot = view.slot(offset)
         found = view.segments[slot].locate(offset, view.end_of(slot)) if offset < view.end_offset else None
         behind = sum(map(view.end_of, range(slot + 1, len(view.segments))))
         return behind + (view.end_of(slot) - int(found.position) if found is not None else 0)
-    except (SegstoreError, OSError):  # damaged, or removed meanwhile
+    except (SegstoreError, OSError):  # damaged, or removed since the view was taken
         return -1
 
 
@@ -51,8 +49,8 @@ def of_partitions(lags: Mapping[Key, ReplicaLag], replica: int) -> dict[str, dic
 
 
 def families(rows: Iterable[tuple[Key, int, Mapping[str, Any]]]) -> list[Family]:
-    """Return the metrics for Prometheus. `rows` have topic and partition, the replica's id, and its values by
-    Kafka's names; what is not known, and so negative, is left out.
+    """Return the metrics for Prometheus. A row has topic and partition, the replica's id, and its values by
+    Kafka's names; a negative value means unknown, and is left out.
     """
     held = list(rows)
     return [

@@ -1,4 +1,4 @@
-"""What sharing refuses by name: platforms and stores that can't be shared. On disk is only read.
+"""The check whether a platform and a store can be shared. Files are only read.
 
 Threads: any; a function without state.
 """

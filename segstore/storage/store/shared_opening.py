@@ -17,13 +17,13 @@ from segstore.storage.store.writer import let_go_of_lost
 
 _PAUSE = 0.01  # seconds
 _LEAST = 5.0
-"""Seconds for which an open waits at least, if others open or close the store just now."""
+"""Seconds for which an open waits at least while another process opens or closes the store."""
 
 
 def open_shared(
     context: StoreContext, config: StoreConfig, shared: bool | str, seconds: float
 ) -> HostWriter | StoreGuest:
-    """Return the side of a member: of the host with `shared` True, if there is none; else of a guest. Raises
+    """Return the host's side, if `shared` is True and no host lives; else a guest's side. Raises
     HostUnavailableError, StoreLockedError, NotShareableError.
     """
     begun = time.monotonic()
@@ -46,7 +46,7 @@ def open_shared(
 
 
 def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> StoreGuest | None:
-    """Return the side of a guest; None if no host lives."""
+    """Return a guest's side; None if no host lives."""
     file = SharedFile.join(context.files, context.root)
     if file is None:
         return None
@@ -70,9 +70,7 @@ def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> Stor
 
 
 def _let_go_of_lost(context: StoreContext) -> None:
-    """End a host in this process to which nothing refers, if Ctrl-C has kept it from its end: else this open
-    would join it.
-    """
+    """Close a host of this process that Ctrl-C has left without a reference: else this open would join it."""
     file = SharedFile.view(context.files, context.root)
     slot = -1 if file is None else int(file.header.host_slot)
     if file is not None and slot >= 0 and file.member(slot).pid == context.pid:

@@ -1,7 +1,7 @@
 """Repairs the small files that belong to no topic, when a store is opened for writing.
 
-They are quotas, credentials, notes of sweeps, producer ids, the cluster id and the format. On disk only
-these files change; one that can't be made anew is moved to the quarantine. What was done is reported
+They are quotas, credentials, notes of sweeps, producer ids, the cluster id and the format. On disk only these
+files change; a file that can't be made anew is moved to the quarantine. Repairs are reported
 (`StoreContext.tell`). Threads: one, before the files are used.
 """
 
@@ -15,36 +15,35 @@ from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.files.reserve import NO_ROOM
 from segstore.storage.context import StoreContext
-from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
-from segstore.storage.meta.group_configs import group_config_copies
-from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.client_quotas import QUOTAS
+from segstore.storage.meta.group_configs import GROUP_CONFIGS
+from segstore.storage.meta.scram_credentials import SCRAM
 from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import Copies, put_aside
 from segstore.storage.meta.store_format import path_of, write_format
-from segstore.storage.meta.sweep_states import damaged_states, format_states
+from segstore.storage.meta.sweep_states import SWEEPS
 
 
 def mend_small(context: StoreContext, there: Collection[str]) -> None:
-    """Repair the small files that are `there`: paths below the root. Raises OSError."""
+    """Repair the small files among `there`, the paths below the root that exist. Raises OSError."""
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
     if f"{names.OURS}/{names.SCRAM}" in there or f"{names.OURS}/{names.SCRAM_COPY}" in there:
-        _mend_copies(context, scram_copies(context.files, context.root))
+        _mend_copies(context, SCRAM.copies(context.files, context.root))
     if f"{names.OURS}/{names.GROUPS}" in there or f"{names.OURS}/{names.GROUPS_COPY}" in there:
-        _mend_copies(context, group_config_copies(context.files, context.root))
-    if f"{names.OURS}/{names.SWEEPS}" in there:
-        path, wrong = damaged_states(context.files, context.root)
-        if wrong:
-            context.remake(path, format_states({}), wrong, "nothing: it is known of no sweep any more")
-    # A missing one of these is made anew when it is next needed: the producer id from what all logs know.
+        _mend_copies(context, GROUP_CONFIGS.copies(context.files, context.root))
+    if f"{names.OURS}/{names.SWEEPS}" in there and (wrong := SWEEPS.damage(context.files, context.root)):
+        path = SWEEPS.path(context.root)
+        context.remake(path, SWEEPS.pack({}), wrong, "nothing: it is known of no sweep any more")
+    # If one of these is missing, it is made when it is next needed: the producer id from the ids in all logs.
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
             _move(context, each.path(context.root), each.damage(context.files, context.root))
 
 
 def state_format(context: StoreContext, wrong: str) -> None:
-    """Write the format of a store that has none, or whose note of it is damaged, as `wrong` says. A full disk
-    leaves that to the next open. Raises OSError.
+    """Write the format file of a store, if it is missing or damaged; `wrong` is the damage. If the disk is
+    full, the next open writes it. Raises OSError.
     """
     try:
         write_format(context.files, context.root)
@@ -57,18 +56,18 @@ def state_format(context: StoreContext, wrong: str) -> None:
 
 
 def _move(context: StoreContext, path: str, wrong: str) -> None:
-    """Move a file aside where something is wrong with it."""
+    """Move a file aside if `wrong` names a damage."""
     if wrong:
         context.tell(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
 
 
 def _mend_quotas(context: StoreContext) -> None:
-    if _mend_copies(context, quota_copies(context.files, context.root)):
+    if _mend_copies(context, QUOTAS.copies(context.files, context.root)):
         _upgrade(context)
 
 
 def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
-    """Make the copy anew that is not believed; returns whether the other one has no checksum."""
+    """Rewrite the damaged copy from the sound one; return whether the sound one has no checksum."""
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):
@@ -80,11 +79,11 @@ def _mend_copies(context: StoreContext, copies: Copies[Any]) -> bool:
 
 
 def _upgrade(context: StoreContext) -> None:
-    """Write the quotas with a checksum, in two copies; a full disk leaves that to the next open. Raises
+    """Write the quotas with a checksum, in two copies; if the disk is full, the next open does it. Raises
     OSError.
     """
     try:
-        write_limits(context.files, context.root, read_limits(context.files, context.root))
+        QUOTAS.write(context.files, context.root, (QUOTAS.read(context.files, context.root) or {}))
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise

@@ -1,8 +1,8 @@
 """Statistics and metrics of each partition, for an operator.
 
-On disk only headers of batches are read (of messages in wrappers all), beside a live writer too. Threads:
-any. Names of metrics are Kafka's (kafka.log:type=Log, type=LogCleanerManager), and have Prometheus' form
-where that has one: bytes, offsets and ms, `_total` for what only grows.
+On disk only batch headers are read (of wrapper messages also the content), beside a live writer too. Threads:
+any. Metrics have Kafka's names (kafka.log:type=Log, type=LogCleanerManager), and names by the rules of
+Prometheus: the unit (bytes, offset, ms), and `_total` for counters.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class StatisticsSource(NamedTuple):
-    """The part of a store that its statistics need: `topics` by name, and `partition` for the log of one;
-    `states` of sweeps, and up to where partitions were `cleaned`.
+    """The part of a store that its statistics need. `topics()` gives topics by name, `partition` opens a log,
+    `states()` gives the states of sweeps, `cleaned()` the cleaner's offsets by partition.
     """
 
     context: StoreContext
@@ -49,10 +49,10 @@ class StatisticsSource(NamedTuple):
 class PartitionStats(NamedTuple):
     """Statistics of a partition now. `bytes` is the size of its logs, `index_bytes` of the indexes beside
     them; `records` counts without control records; `dirty_ratio` is the part of the sealed segments' bytes
-    that was not compacted yet, None where the topic is not compacted (Kafka: LogToClean.cleanableRatio);
-    `swept_ms` is in ms since the epoch, -1 for never; `deleted_bytes` and `compacted_bytes` are what sweeps
-    have freed. `error` says why the partition can't be read; else that its disk is full, since when; else why
-    its last sweep failed, if it did.
+    that was not compacted yet, None if the topic is not compacted (Kafka: LogToClean.cleanableRatio);
+    `swept_ms` is in ms since the epoch, -1 for never; `deleted_bytes` and `compacted_bytes` are the bytes
+    that retention and compaction have freed. `error` is the first of these that applies: the error of reading
+    the partition, the full disk with its time, the error of the last sweep; None without one.
     """
 
     topic: str
@@ -71,8 +71,8 @@ class PartitionStats(NamedTuple):
 
 
 def store_stats(store: StatisticsSource, *, records: bool = True) -> Iterator[PartitionStats]:
-    """Yield the statistics of each partition of each topic in order. With `records`, records are counted, for
-    which all headers are read.
+    """Yield the statistics of each partition of each topic in order. If `records`, all batch headers are read
+    to count records; else the number is end offset minus start offset.
     """
     states, cleaned, full = store.states(), store.cleaned(), full_text(store.context)
     for info in store.topics().values():
@@ -84,12 +84,12 @@ def store_stats(store: StatisticsSource, *, records: bool = True) -> Iterator[Pa
 
 
 def _full(context: StoreContext) -> FullNote | None:
-    """Return since when the disk is full, as the writer has found, in this process or another one."""
+    """Return the note of a full disk, from this process's writer or from the note file of another's."""
     return context.full.note if context.writable else read_note(context.files, context.root)
 
 
 def full_text(context: StoreContext) -> str | None:
-    """Return what an operator reads of a full disk; None while there is room."""
+    """Return the operator's text for a full disk; None while there is room."""
     note = _full(context)
     if note is None:
         return None
@@ -98,7 +98,7 @@ def full_text(context: StoreContext) -> str | None:
 
 
 def cleaned_offsets(files: Files, root: str) -> dict[tuple[str, int], int]:
-    """Return the offsets in cleaner-offset-checkpoint; none where it can't be read."""
+    """Return the offsets in cleaner-offset-checkpoint; an empty dict if it can't be read."""
     try:
         return read_offsets(files, os.path.join(root, names.CLEANER_OFFSETS))
     except (SegstoreError, OSError):
@@ -142,12 +142,12 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """Return the part of the sealed segments' bytes at and behind offset `cleaned`; 0 where there are
-    none.
+    """Return the part of the sealed segments' bytes at and after offset `cleaned`; 0 without
+    sealed segments.
     """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
-    # An offset outside of the log belongs to another log, as it does for the cleaner.
+    # An offset outside of the log belongs to another log: then all is dirty, as for the cleaner.
     first = view.slot(cleaned) if view.start_offset <= cleaned <= view.end_offset else 0
     return sum(view.end_of(slot) for slot in sealed if slot >= first) / total if total else 0.0
 
@@ -162,8 +162,8 @@ def _index_bytes(view: LogView, files: Files) -> int:
 
 
 def _count(view: LogView, files: Files) -> int:
-    """Return how many records a read_uncommitted reader gets. Records of damaged batches don't count; the
-    batch in which the log starts counts with as many as its offsets leave room for.
+    """Return the number of records that a read_uncommitted reader gets, without records of
+    damaged batches.
     """
     count, start = 0, view.start_offset
     for slot, segment in enumerate(view.segments):
@@ -172,13 +172,14 @@ def _count(view: LogView, files: Files) -> int:
             batches = step.batches if sparse else _looked_into(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
+            # Of the batch that holds the log start offset only the offsets from there on may count.
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count
 
 
 def _looked_into(step: ScanStep, path: str) -> NDArray[np.void]:
-    """Return the headers of a step, with the number of records in each wrapper of messages."""
+    """Return the batch headers of a step, each wrapper message with its number of inner records."""
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
     for i in np.flatnonzero(wrappers).tolist():
@@ -240,8 +241,8 @@ METRICS = (
 
 
 class MetricSample(NamedTuple):
-    """One value of a metric, and the values of its labels. Those of a histogram have a `suffix`: "_bucket",
-    with the label "le" behind the others, "_count" and "_sum", without.
+    """One value of a metric, and the values of its labels. A sample of a histogram has the `suffix`
+    "_bucket", and "le" as its last label, or the suffix "_count" or "_sum".
     """
 
     labels: tuple[str, ...]
@@ -258,7 +259,7 @@ _FREE = Metric("", "segstore_disk_free_bytes", "gauge", "bytes that this user ma
 
 
 def _disk_families(context: StoreContext) -> list[Family]:
-    """Return the metrics of the disk that the store lies on."""
+    """Return the metrics of the disk that holds the store."""
     found = [(_FULL, float(_full(context) is not None))]
     with suppress(OSError):
         found.append((_FREE, float(context.files.space(context.root).usable)))
@@ -266,7 +267,7 @@ def _disk_families(context: StoreContext) -> list[Family]:
 
 
 def store_metrics(store: StatisticsSource) -> dict[str, dict[str, Any]]:
-    """Return {"topic-partition": {name: value}}; the error is its text, None where there is none."""
+    """Return {"topic-partition": {name: value}}; the value of "error" is its text, or None."""
     return {
         f"{stats.topic}-{stats.partition}": {m.name: getattr(stats, m.field) for m in METRICS}
         for stats in store_stats(store, records=False)
@@ -274,7 +275,7 @@ def store_metrics(store: StatisticsSource) -> dict[str, dict[str, Any]]:
 
 
 def by_labels(families: Iterable[Family]) -> dict[str, dict[str, float]]:
-    """Return {"label=value,...": {Kafka's name: value}} of metrics that are not those of a log."""
+    """Return {"label=value,...": {Kafka's name: value}} of metrics that have other labels than a log's."""
     found: dict[str, dict[str, float]] = {}
     for metric, labels, samples in families:
         for sample in samples:
@@ -290,7 +291,7 @@ def store_families(store: StatisticsSource) -> list[Family]:
 
 
 def registry_of(families: Iterable[Family]) -> CollectorRegistry:
-    """Return what prometheus-client makes a text of. Raises ImportError without that package."""
+    """Return a prometheus-client registry with these metrics. Raises ImportError without that package."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
 
@@ -316,16 +317,16 @@ def prometheus_text(families: Iterable[Family]) -> str:
 
 
 def prometheus_family(family: Family) -> Any:
-    """Return a family as the package prometheus-client has it."""
+    """Convert a family to prometheus-client's class."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     metric, labels, samples = family
-    # Not Counter: that would give the time of this call as the time when it began at 0.
+    # Not Counter: it would report the time of this call as the time when the counter began at 0.
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
     made: Any = kinds[metric.kind](metric.prometheus, metric.doc, labels=labels)
     for sample in samples:
         if metric.kind == "histogram":
-            named = dict(zip(labels, sample.labels, strict=False))  # `le` is the last one, if it is there
+            named = dict(zip(labels, sample.labels, strict=False))  # `le` comes last, if there is one
             made.add_sample(metric.prometheus + sample.suffix, named, sample.value)
         else:
             made.add_metric(sample.labels, sample.value)

@@ -1,8 +1,7 @@
-"""A store, a directory of topics, as users see it: `open`, and `Store`, which is a façade.
+"""A store, a directory of topics, as users see it: `open`, and the façade `Store`.
 
 `Store` delegates to a `WritingSide`, mostly `StoreWriter`, or to `StoreReader`. On disk is a Kafka log
-directory, with `.segstore/` in it for what Kafka has no file for. Threads: any. Processes: one that writes,
-any number that read.
+directory, with segstore's own files in `.segstore/`. Threads: any. Processes: one writes, any number read.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ from segstore.storage.log.partition import Partition
 from segstore.storage.log.read_only_partition import ReadOnlyPartition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode, strangers
-from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.store_format import check_format
 from segstore.storage.meta.sweep_states import SweepState, read_states
+from segstore.storage.meta.tailed_ends import FollowedEnds
 from segstore.storage.meta.topic_info import check_not_internal, check_policy
 from segstore.storage.meta.topic_match import differences, made_or_found
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.scans.scan import EARLIEST, LATEST, Edge
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import replica_lags
-from segstore.storage.store.clients import CLOSE_TIMEOUT, Clients, StoreClient, tell
+from segstore.storage.store.clients import CLOSE_TIMEOUT, Clients, StoreClient, log_error
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.reader import StoreReader
@@ -97,10 +96,10 @@ def open(
 ) -> Store:
     """Open a store: a directory, which is created if it is missing and `mode` is "rw".
 
-    "rw": this process becomes the one writer; what a crash left is recovered first (`Store.recovered` says
-    what was done). "r": the store is opened without a lock, and nothing is changed; the directory may be a
-    Kafka broker's. `config` has settings of the store by Kafka's names; `clock` gives ms since the epoch.
-    `file_mode` is the mode of all files made in a new store, whatever the umask, by default 0o600
+    "rw": this process becomes the one writer; after a crash it recovers first (`Store.recovered` lists the
+    recovered partitions). "r": the store is opened without a lock, and nothing is changed; the directory may
+    be a Kafka broker's. `config` has settings of the store by Kafka's names; `clock` gives ms since the
+    epoch. `file_mode` is the mode of all files made in a new store, whatever the umask, by default 0o600
     (directories: 0o700); 0o640 lets a group read. An existing store keeps its own mode. `timeout`: how many
     seconds "rw" waits at most until a store that is open for writing elsewhere is closed; by default it does
     not wait.
@@ -137,7 +136,7 @@ def open_context(
     file_mode: int | None,
     mode: str = "rw",
 ) -> StoreContext:
-    """Return the context of a store in this directory, which is made where it is missing and `mode` is "rw".
+    """Return the context of a store in this directory, which is made if it is missing and `mode` is "rw".
     Raises StorageError, InvalidArgumentError, OSError.
     """
     root, files = arguments.path("path", path), files or Files()
@@ -157,9 +156,7 @@ def _is_within_open(frame: FrameType | None) -> bool:
 
 
 def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
-    """Make the directory where it is missing; returns whether it was. Where this raises, it is missing
-    still.
-    """
+    """Make the directory if it is missing; return whether it was. If this raises, no new directory stays."""
     made = not files.exists(root)
     if made and mode == "r":
         raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
@@ -193,14 +190,14 @@ def _make_root(files: Files, root: str) -> None:
 
 
 def _warn_of_strangers(files: Files, root: str, held: set[str], mode: str) -> None:
-    """Log a directory that holds other files and no store: a wrong path makes one beside them."""
+    """Log a warning for a directory with other files and no store: its path may be a mistake."""
     if others := strangers(files, root, held):
         fate = "a store is made beside them" if mode == "rw" else "it is read as a store without topics"
         log.warning("%s: holds no store, but other files, as %s: %s", root, ", ".join(others[:3]), fate)
 
 
 def _check_factor(replication_factor: Any) -> None:
-    """Raise InvalidReplicationFactorError unless it is 1 or None; InvalidTypeError."""
+    """Raise InvalidReplicationFactorError unless the factor is 1 or None; InvalidTypeError."""
     if replication_factor is None:
         return
     factor = arguments.whole("replication_factor", replication_factor, None)
@@ -214,8 +211,8 @@ def _check_factor(replication_factor: Any) -> None:
 class Store(PublicNames):
     """Topics in a directory. A store is a context manager; `close` makes all durable.
 
-    In a guest of a shared store calls that change topics, sweep or upgrade raise IllegalStateError: they are
-    the host's.
+    A guest of a shared store raises IllegalStateError in the calls that change topics, sweep or upgrade: only
+    the host may do these.
     """
 
     _inner = frozenset(
@@ -234,6 +231,10 @@ class Store(PublicNames):
             ),
         }
     )
+
+    context: StoreContext
+    engine: WritingSide | StoreReader
+    """What reads and writes the files: a reader, this process's writer, a guest or replicas."""
 
     def __init__(
         self, context: StoreContext | None = None, side: WritingSide | StoreReader | None = None
@@ -266,14 +267,14 @@ class Store(PublicNames):
 
     @property
     def role(self) -> str:
-        """Return what this process is to the store: "writer", "reader", or, of a store that is shared, "host"
-        or "guest". A guest that was opened with shared=True may become the host.
+        """Return the role of this process in the store: "writer", "reader", or, in a shared store, "host" or
+        "guest". A guest that was opened with shared=True may become the host.
         """
         return self.engine.role
 
     @property
     def host_pid(self) -> int:
-        """Return the pid of the process that has the store open for writing, or is host of a shared one; 0 if
+        """Return the pid of the process that has the store open for writing, or hosts a shared one; 0 if
         there is none, or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
         """
         self.context.check_open()
@@ -281,8 +282,8 @@ class Store(PublicNames):
             return self.engine.host_pid
 
     def members(self) -> list[StoreMember]:
-        """Return the living processes that share the store, this one too, by their slots; an empty list for
-        "writer" and "reader". Raises StoreClosedError, ForkedError, StorageError.
+        """Return the living processes that share the store, including this one, by their slots; an empty list
+        for "writer" and "reader". Raises StoreClosedError, ForkedError, StorageError.
         """
         self.context.check_open()
         with os_errors():
@@ -290,13 +291,13 @@ class Store(PublicNames):
 
     @property
     def recovered(self) -> tuple[Recovered, ...]:
-        """Return what recovery did to partitions after an unclean shutdown."""
+        """Return the recoveries of partitions after an unclean shutdown."""
         return tuple(getattr(self.engine, "recovered", ()))
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
-        """Return the small files that were found damaged since the store was opened for writing, and how each
-        was repaired.
+        """Return the small files that were found damaged since the store was opened for writing, each with
+        its repair.
         """
         return (*self.context.mended, *getattr(self.engine, "mended", ()))
 
@@ -318,11 +319,11 @@ class Store(PublicNames):
         exist_ok: bool = False,
     ) -> TopicInfo:
         """Create a topic, which is durable when this returns. `config` has Kafka's topic settings by dotted
-        name; `replication_factor` is 1 in a store of one directory. With `exist_ok` a topic that exists is
-        returned as it is, if it has as many partitions and the settings of `config`; those that `config` does
-        not name may be anything.
+        name; `replication_factor` is 1 in a store of one directory. With `exist_ok` an existing topic is
+        returned unchanged, if it has as many partitions and the settings of `config`; settings that `config`
+        does not name may have any value.
 
-        Raises TopicAlreadyExistsError, with `exist_ok` TopicMismatchError, which says what differs;
+        Raises TopicAlreadyExistsError, with `exist_ok` TopicMismatchError, which names the differences;
         InvalidTopicError, ConfigError, InvalidReplicationFactorError, InvalidArgumentError, StorageError,
         ReadOnlyError.
         """
@@ -343,9 +344,9 @@ class Store(PublicNames):
         *,
         replication_factor: int | None = None,
     ) -> TopicInfo:
-        """Return the topic, and create it where it is missing, with one partition where `partitions` is None.
-        One that exists may have any number of partitions then. Raises what `create_topic` with `exist_ok`
-        raises.
+        """Return the topic, and create it if it is missing. If `partitions` is None, a new topic gets one
+        partition, and an existing topic may have any number. Raises the errors of `create_topic` with
+        `exist_ok`.
         """
         check_apart("ensure_topic()")
         _check_factor(replication_factor)
@@ -361,16 +362,16 @@ class Store(PublicNames):
         )
 
     def await_topic(self, name: str) -> TopicInfo | None:
-        """Return a topic that somebody else has created, once it can be used; None where it is not there any
-        more.
+        """Return a topic that another process or thread has created, when it can be used; None if it was
+        deleted.
         """
         topics = self.engine.topics
         return find_topic(topics, name) if name in topics else None
 
     def own_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Return a topic of the engine's own, and create it where it is missing. Others may do so at the same
-        time; a replicated store may also decide a creation late, whose caller was told of a timeout. Raises
-        the errors of `create_topic`, but for TopicAlreadyExistsError.
+        """Return a topic of the engine's own, and create it if it is missing. Other callers may create it at
+        the same time; in a replicated store a creation may succeed after its caller's timeout. Raises the
+        errors of `create_topic`, except TopicAlreadyExistsError.
         """
         return made_or_found(
             lambda: self._create_topic(name, partitions, config),
@@ -379,17 +380,18 @@ class Store(PublicNames):
         )
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Do what `create_topic` does, also for the engine's own topics."""
+        """Create a topic, also one of the engine's own."""
         with os_errors():
             if self.context.writable and not self.keeps and name in self.engine.topics:
-                raise TopicAlreadyExistsError(f"topic {name!r} is there already")  # ensure_topic() finds it
+                # ensure_topic() catches this
+                raise TopicAlreadyExistsError(f"topic {name!r} is there already")
             self.check_keeps("create_topic()")
             return self.writer().topic_admin.create(name, partitions, config)
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change some settings, from the next append on; the value None restores the default. Raises the
-        errors of `create_topic`, UnknownTopicOrPartitionError, and InvalidTopicError also for another
-        cleanup.policy of an internal topic than a broker gives it.
+        errors of `create_topic`, UnknownTopicOrPartitionError, and InvalidTopicError also for a
+        cleanup.policy of an internal topic that differs from Kafka's.
         """
         check_apart("alter_topic()")
         self.check_keeps("alter_topic()")
@@ -397,7 +399,7 @@ class Store(PublicNames):
         return self._alter_topic(name, config)
 
     def _alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Do what `alter_topic` does, also for the engine's own topics."""
+        """Change settings of a topic, also of one of the engine's own."""
         with os_errors():
             return self.writer().topic_admin.alter(name, config)
 
@@ -421,50 +423,51 @@ class Store(PublicNames):
         self._delete_topic(name)
 
     def _delete_topic(self, name: str) -> None:
-        """Do what `delete_topic` does, also for the engine's own topics."""
+        """Delete a topic, also one of the engine's own."""
         writer = self.writer()
         topics_before = writer.topics
         try:
             with os_errors():
                 writer.topic_admin.delete(name)
         finally:
-            # Also where the deletion failed midway: the next open does the rest, and the name may be used
-            # again.
+            # Also if the deletion failed midway: the next open finishes it, and the name may be used again.
             if writer.topics is not topics_before and name not in writer.topics:
                 info = topics_before.get(name)
                 self._forget(name, "" if info is None else info.topic_id)
 
     @calls_out
     def _forget(self, name: str, topic_id: str = "") -> None:
-        """Forget a deleted topic's logs, also in layers above: a new topic of that name must not get them."""
-        for key in self._logs.keys():  # noqa: SIM118  a list: handlers and other threads may ask for logs meanwhile
+        """Forget a deleted topic's logs, also in layers above, so that a new topic of that name does not get
+        them.
+        """
+        for key in self._logs.keys():  # noqa: SIM118  a list: other threads may add logs during the loop
             if key[0] == name:
                 self._logs.pop(key)
         for forget in self._when_deleted:
             forget(self, name, topic_id)
 
     def on_topic_deleted(self, forget: Callable[[Store, str, str], None]) -> None:
-        """Have `forget(store, topic, topic_id)` called after each deletion of a topic here. It raises
-        nothing; the id is "" if it was not known.
+        """Have `forget(store, topic, topic_id)` called after each deletion of a topic here. `forget` must not
+        raise; the id is "" if it was not known.
         """
         self._when_deleted.append(forget)
 
     def announce(self, address: str) -> None:
-        """Tell other processes that find the store locked where it is served, "PROTOCOL://HOST:PORT"; "": no
-        more. Nobody is told of a store that is open for reading. Raises OSError.
+        """Publish the store's address, "PROTOCOL://HOST:PORT", to processes that find the store locked; ""
+        withdraws it. A store that is open for reading publishes no address. Raises OSError.
         """
         if not isinstance(self.engine, StoreReader):
             self.engine.announce(address)
 
     @property
     def keeps(self) -> bool:
-        """Return whether this process changes topics, groups and settings: it is no reader, and no guest of a
-        shared store.
+        """Return whether this process may change topics, groups and settings: it is no reader, and no guest
+        of a shared store.
         """
         return self.context.writable and self.engine.role != "guest"
 
     def check_keeps(self, call: str) -> None:
-        """Raise IllegalStateError in a guest of a shared store: what `call` asks for is the host's."""
+        """Raise IllegalStateError in a guest of a shared store: only the host may do `call`."""
         if self.context.writable and not self.keeps:
             from segstore.storage.shared.refused_calls import refused_in_guest
 
@@ -488,7 +491,7 @@ class Store(PublicNames):
         if log is None or isinstance(self.engine, StoreReader):
             with os_errors():
                 source = self.engine.partition(topic, number)
-            # Another process may have made the topic anew.
+            # Another process may have deleted the topic and made one of the same name.
             if log is None or log.source is not source:
                 log = self._logs[topic, number] = self._make_log(topic, number, source)
         return log
@@ -511,8 +514,8 @@ class Store(PublicNames):
 
         The columns are topic, partition (int32), offset (int64), timestamp (Arrow's timestamp in ms, UTC),
         timestamp_type (int8: 0 CreateTime, 1 LogAppendTime), key, value (binary) and headers (a list of key
-        and value); `columns` names some, and no other is decoded. `start`, `end`, `from_time` and `to_time`
-        bound each partition, as in `PartitionLog.scan`, whose errors are raised; also
+        and value); `columns` names some of them, and only these are decoded. `start`, `end`, `from_time` and
+        `to_time` bound each partition, as in `PartitionLog.scan`, whose errors are raised; also
         UnknownTopicOrPartitionError, and InvalidArgumentError for an unknown column.
         """
         from segstore.storage.scans.topic_scan import scan_topic
@@ -527,7 +530,7 @@ class Store(PublicNames):
         )
 
     def _make_log(self, topic: str, partition: int, source: Partition | ReadOnlyPartition) -> PartitionLog:
-        """Return a new log; the one place where a layer above makes its own kind of them."""
+        """Return a new log of a partition, for layers above to override."""
         side = self.engine
         appender = side.appender(topic, partition) if isinstance(side, StoreReader) else None
         return PartitionLog(topic, partition, self, self.context, source, appender)
@@ -536,7 +539,7 @@ class Store(PublicNames):
 
     @property
     def publications(self) -> int:
-        """Return how often anything was published in this store: the number that `wait` takes."""
+        """Return the number of publications in this store, the argument of `wait`."""
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
             context.check_open()
@@ -544,15 +547,15 @@ class Store(PublicNames):
 
     @property
     def news(self) -> int:
-        """Return a number that changes when topics came or went, or a group has changed; -1 where nothing is
-        published.
+        """Return a number that changes when a topic is created or deleted, or a group changes; -1 if there
+        are no published ends.
         """
         self.context.check_open()
         return self.engine.news
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, timeout_ms: float) -> None:
-        """Sleep until something is published after `publications` was `seen`, or `timeout_ms` have passed.
+        """Sleep until there is a publication after `publications` was `seen`, or `timeout_ms` have passed.
 
         Read `publications` first, then look for records, then wait: so no record is missed. The call may
         return early. A writer in another process wakes readers too; a broker's log is looked at every 5 ms.
@@ -564,8 +567,8 @@ class Store(PublicNames):
         self.engine.wait(count, seconds)
 
     def follow_ends(self, partitions: Sequence[tuple[str, int]]) -> FollowedEnds | None:
-        """Return the published ends of these partitions, for `_wait_for`; None where they can't be told now,
-        or nothing is published: then `wait` is the way to wait.
+        """Return the published ends of these partitions, for `wait_for`; None without published ends: then
+        only `wait` can wait for records.
         """
         topics = self.engine.topics
         if not all(topic in topics for topic, _ in partitions):
@@ -574,8 +577,8 @@ class Store(PublicNames):
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """Sleep as `wait` does, but until something is published of these partitions, or there is other news
-        since `nudges` was read. Return what `FollowedEnds.wait` does.
+        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
+        passed. Return the result of `FollowedEnds.wait`.
         """
         context = self.context
         if context.closed or (context.writable and not context.here[0]):
@@ -583,23 +586,27 @@ class Store(PublicNames):
         return self.engine.wait_for(followed, nudges, seconds)
 
     def wake(self) -> None:
-        """Have all threads in `wait` return early: one of them has something else to do."""
+        """Have all threads in `wait` return early, because one of them has other work to do."""
         self.engine.wake()
 
     def nudge(self) -> None:
-        """Wake the threads in `wait`, although nothing was published: one client has news for another."""
+        """Wake the threads in `wait`, although nothing was published: a client has changed something for
+        another.
+        """
         self.writer().nudge()
 
     # --- all of it --------------------------------------------------------------------------
 
     def attach_client(self, client: StoreClient) -> None:
-        """Have `close` end this client of the store, as long as the client is referred to. Raises
+        """Have `close` end this client of the store, as long as the client is referenced. Raises
         StoreClosedError.
         """
         self._clients.attach(client)
 
     def attach(self, make: Callable[[], A]) -> A:
-        """Return the one result of `make()` that belongs to this store; `close` closes that first."""
+        """Return the one result of `make()` that belongs to this store; `close` closes it
+        before the store.
+        """
         with self._attaching:
             if make not in self._attached:
                 self._attached[make] = make()
@@ -607,8 +614,8 @@ class Store(PublicNames):
         return attached
 
     def flush(self) -> None:
-        """Make all partitions durable, and write the checkpoints in the root; in a guest of a shared store
-        those partitions to which it has appended. Raises StorageError.
+        """Make all partitions durable, and write the checkpoints in the root; a guest of a shared store syncs
+        only the partitions to which it has appended. Raises StorageError.
         """
         check_apart("flush()")
         with os_errors():
@@ -619,8 +626,8 @@ class Store(PublicNames):
                 self.writer().partitions.flush()
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Run retention and compaction now, as they also run in the background; returns what was done in each
-        partition where anything was, or why it failed there. Raises ReadOnlyError, StorageError.
+        """Run retention and compaction now, as they also run in the background. Return the result for each
+        partition that was changed or failed. Raises ReadOnlyError, StorageError.
         """
         check_apart("sweep()")
         self.check_keeps("sweep()")
@@ -628,11 +635,11 @@ class Store(PublicNames):
             return self.writer().sweeper.sweep()
 
     def upgrade(self, topic: str | None = None, partition: int | None = None) -> tuple[Upgraded, ...]:
-        """Write messages of magic 0 and 1, which Kafka wrote before 0.11, anew as record batches of magic 2:
-        of all topics, or one, or one of its partitions. Offsets, keys, values, times and codecs stay.
+        """Rewrite messages of magic 0 and 1, which Kafka wrote before 0.11, as record batches of magic 2: of
+        all topics, or one, or one of its partitions. Offsets, keys, values, times and codecs stay.
 
-        Returns what was done, or why it failed, in each partition that has such messages; the active segment
-        of such a partition is sealed first. Raises UnknownTopicOrPartitionError, InvalidArgumentError,
+        Returns the result, or the error, of each partition that has such messages; the active segment of such
+        a partition is sealed first. Raises UnknownTopicOrPartitionError, InvalidArgumentError,
         InvalidTypeError, ReadOnlyError, StorageError.
         """
         check_apart("upgrade()")
@@ -650,8 +657,8 @@ class Store(PublicNames):
             return list(store_stats(self._measured()))
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return {"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus. Of a
-        primary, how far its standby lies behind is in ReplicaLag, ReplicaLagBytes and ReplicaLagMs, by the
+        """Return {"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus. A
+        primary also has the lag of its standby in ReplicaLag, ReplicaLagBytes and ReplicaLagMs, by the
         standby's id. If share groups are used here, their metrics have keys as "group=g,topic=t,partition=0".
         """
         self.context.check_open()
@@ -664,7 +671,7 @@ class Store(PublicNames):
         return found
 
     def _more_families(self) -> list[Family]:
-        """Return the metrics of parts of the store above this layer."""
+        """Return the metrics of layers above the store."""
         return [family for families in self._families for family in families()]
 
     def metrics_text(self) -> str:
@@ -674,7 +681,7 @@ class Store(PublicNames):
         return prometheus_text(self.all_families())
 
     def all_families(self) -> list[Family]:
-        """Return all metrics; none needs a look at records. Raises StoreClosedError, StorageError."""
+        """Return all metrics, without reading records. Raises StoreClosedError, StorageError."""
         self.context.check_open()
         with os_errors():
             rows = (
@@ -685,7 +692,9 @@ class Store(PublicNames):
             return [*store_families(self._measured()), *lags, *self._more_families()]
 
     def unready(self) -> list[str]:
-        """Return why the open store can't do all of its work, from memory: a line for each reason."""
+        """Return the reasons why the open store can't do all of its work, one line each,
+        without disk access.
+        """
         from segstore.storage.store.readiness import unready  # which most processes never need
 
         side = self.engine
@@ -698,12 +707,12 @@ class Store(PublicNames):
         return StatisticsSource(self.context, self.topics, self.partition, self.sweep_states, self._cleaned)
 
     def _cleaned(self) -> dict[tuple[str, int], int]:
-        """Return the offset up to which partitions were cleaned."""
+        """Return the cleaner's offset by partition."""
         return cleaned_offsets(self.context.files, self.context.root)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
-        """Return what is known of each partition's sweeps, by (topic, partition); where another process
-        writes the store, as that process last noted.
+        """Return the state of each partition's sweeps, by (topic, partition), as the writing process last
+        wrote it.
         """
         self.context.check_open()
         return read_states(self.context.files, self.context.root)
@@ -711,16 +720,15 @@ class Store(PublicNames):
     def close(self, timeout: float | None = None) -> None:
         """End the store's clients, make all durable, and release the directory. A second call does nothing.
 
-        A guest of a shared store syncs what it has appended, unless that is the host's to do, and leaves the
-        rest.
+        A guest of a shared store syncs its own appends, unless only the host can sync them.
 
-        First consumers are closed, as by `Consumer.close`; then producers send what they hold, and abort the
-        transactions that are open; then the store is closed. `timeout` is the time in seconds (a number of at
-        least 0, by default 30) that all clients together may take; with 0 records that are not written yet
-        are not waited for.
+        First consumers are closed, as by `Consumer.close`; then producers send the records in their buffers,
+        and abort open transactions; then the store is closed. `timeout` is the time in seconds (a number of
+        at least 0, by default 30) that all clients together may take; with 0 unwritten records are not waited
+        for.
 
-        Raises UnwrittenRecordsError, with their number, where records that producers had taken could not be
-        written. This is logged too, also where an interrupt, or the exception that leaves a `with` block, is
+        Raises UnwrittenRecordsError, with their number, if records that producers had accepted could not be
+        written. This is logged too, also if an interrupt, or the exception that leaves a `with` block, is
         raised instead. Raises StorageError: the next open recovers then, as it does after Ctrl-C in this
         call; the directory is released all the same. Raises InvalidArgumentError in a producer's callback;
         nothing was closed then.
@@ -730,7 +738,7 @@ class Store(PublicNames):
             raise copy_of(unwritten)
 
     def _close(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
-        """Do what `close` does, but an UnwrittenRecordsError is returned, not raised."""
+        """Close as `close` does, but return an UnwrittenRecordsError, in place of raising it."""
         context = self.context
         if context.inherited:
             if context.writable:
@@ -738,14 +746,14 @@ class Store(PublicNames):
             else:
                 self.engine.close()
             return None
-        # The close of a reader needs no lock but its own: locks of another store don't matter.
+        # A reader's close takes only the reader's own locks, so locks of another store don't matter.
         check_apart("close()", of=self.engine.locks if isinstance(self.engine, StoreReader) else None)
         let_go_of_left()
         try:
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
             raise
-        except BaseException:  # wherever an interrupt came, the directory is released
+        except BaseException:  # after an interrupt at any place the directory is released
             self.engine.close()
             raise
 
@@ -758,7 +766,7 @@ class Store(PublicNames):
             unwritten = self._clients.unwritten()
             if unwritten is None:
                 raise
-            tell(f"{self.context.root} could not be closed cleanly", error)
+            log_error(f"{self.context.root} could not be closed cleanly", error)
             return unwritten
         except BaseException:
             self._clients.unwritten()
@@ -766,14 +774,14 @@ class Store(PublicNames):
         return self._clients.unwritten()
 
     def _close_in_order(self, timeout: float, orderly: bool) -> None:
-        """Close the clients, then the store. The first error is raised; an error behind it is logged."""
+        """Close the clients, then the store; raise the first error, and log a second one."""
         try:
             self._clients.close(timeout, orderly)
         except BaseException:
             try:
                 self._close_side()
             except Exception as error:
-                tell(f"{self.context.root} could not be closed cleanly", error)
+                log_error(f"{self.context.root} could not be closed cleanly", error)
             raise
         self._close_side()
 
@@ -802,11 +810,11 @@ class Store(PublicNames):
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
         except Exception as failed:  # the exception that leaves the block is raised, not this one
-            tell(f"{self.context.root} could not be closed cleanly", failed)
+            log_error(f"{self.context.root} could not be closed cleanly", failed)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # The store was not closed: the lock is released with its descriptor, and the next open recovers, as
-        # after a kill. An interpreter that ends may have cleared a module's names before.
+        # The store was not closed. The lock is released with its descriptor, and the next open recovers, as
+        # after a kill. At the interpreter's end a module's names may be cleared already.
         if not hasattr(self, "engine"):  # Ctrl-C came within `__init__`
             return
         if not is_finalizing() and not self.context.closed and not self.context.forked:

@@ -1,6 +1,4 @@
-"""`StoreMember`: a process that shares a store, as people are told of it. Nothing is on disk. Threads: any;
-immutable.
-"""
+"""`StoreMember`: a process that shares a store, for display. Nothing is on disk. Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -11,13 +9,13 @@ if TYPE_CHECKING:
     from segstore.storage.shared.members import SharedMember
 
 HOST, GUEST = "host", "guest"
-"""The roles of members."""
+"""The values of `StoreMember.role`."""
 
 
 class StoreMember(NamedTuple):
     """A process that shares a store: its `slot`, its `pid` in its own pid namespace, its `role` ("host" or
-    "guest"), its `version` of segstore, and since when it is a member, `since_ms` (ms since the epoch).
-    Nothing is decided by these: whether a member lives is told by its lock.
+    "guest"), its `version` of segstore, and the time `since_ms` when it joined (ms since the epoch). The
+    fields are for display: whether a member is alive is decided by its lock.
     """
 
     slot: int
@@ -28,7 +26,7 @@ class StoreMember(NamedTuple):
 
 
 def told_of(members: Sequence[SharedMember]) -> list[StoreMember]:
-    """Return members as people are told of them."""
+    """Convert members for display."""
     return [
         StoreMember(each.slot, each.pid, HOST if each.is_host else GUEST, each.version, each.since_ms)
         for each in members

@@ -1,9 +1,9 @@
-"""How a guest becomes the host of its store when that one has died, or closed (rules H1 and H2 of
-docs/shared.md).
+"""The succession of a shared store's host: when the host dies or closes, a guest becomes the host (rules H1
+and H2 of docs/shared.md).
 
-Each member that may be host has a thread that learns of the host's end by its connection, which the kernel
-hangs up, and tries the store's lock: who runs first has it, and a stopped one holds up nobody. Threads: its
-own.
+Each member that may be host has a thread with a connection to the host. When the host ends, the kernel closes
+the connection, and each thread tries to take the store's lock. The first one gets it, so a stopped member
+delays nobody. Threads: its own.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from segstore.storage.shared.members import Members, SharedMember
 from segstore.threads import Background, Latch
 
 log = Logger("segstore")
-_PAUSE, _LONGEST = 0.001, 0.008  # seconds between two tries, while a host comes, or goes
+_PAUSE, _LONGEST = 0.001, 0.008  # seconds between two tries, while a host starts or ends
 _SOON, _LATE = 0.01, 1.0
-"""Seconds for which a host is waited for that does not listen: it may just be coming, or going, or be
-stopped.
-"""
+"""Seconds to wait for a host that does not listen: it may be starting, ending, or stopped."""
 _RETRY = 1.0
-"""Seconds after which a member whose disk kept it from being host tries again."""
+"""Seconds after which a member tries again to be host, if its disk failed."""
 
 
 class Succession:
@@ -42,15 +40,17 @@ class Succession:
         self._done, self._ended = Latch(), Latch()
         self._thread = Background(self._run, "segstore-succession")
         self._closing = Mutex()
-        """Held while the event is closed, or written to: its number may be another file's behind that."""
+        """Held while the event is closed, or written to: after the close its number may belong to another
+        file.
+        """
         self._patience = _SOON
 
     def start(self) -> None:
-        """Start the thread, which ends once this process is the host."""
+        """Start the thread, which ends when this process is the host."""
         self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the thread, which may call this itself. May be repeated."""
+        """End the thread; the thread itself may call this. May be repeated."""
         with self._closing:
             if self._ended.is_open:
                 return
@@ -68,12 +68,12 @@ class Succession:
                 os.close(self._event)
 
     def _await_end(self) -> bool:
-        """Wait until the host is gone; return whether this process is the host now."""
+        """Wait until the host has ended; return whether this process is the host now."""
         try:
             line = HostLine(self._context.files, self._context.root, self._members, self._patience)
         except (HostUnavailableError, NotShareableError):
-            # A dying host has lost its socket before its lock. That both see one memory was made sure at the
-            # open.
+            # A dying host loses its socket before its lock. `NotShareableError` is not expected here, because
+            # the open has checked that both processes see the same memory.
             self._patience = min(2 * self._patience, _LATE)
             return self._try()
         except SegstoreError as error:
@@ -92,8 +92,8 @@ class Succession:
         return not self._done.is_open and self._try(host)
 
     def _try(self, gone: SharedMember | None = None) -> bool:
-        """Be the host, unless another member is: then it will listen soon. `gone` is a host that has hung up:
-        it counts as alive until the kernel has taken its locks, too.
+        """Become the host, and return whether that succeeded. If another member is faster, it will listen
+        soon. `gone` is the ended host, which counts as alive until the kernel has freed its locks too.
         """
         patience = self._patience if gone is None else _LATE
         pause, end = _PAUSE, time.monotonic() + patience

@@ -1,11 +1,11 @@
 """The sweeper of a store: retention and compaction, in the background and on request.
 
 On disk partitions and the cleaner change logs; `meta.sweep_states` keeps notes of each partition's sweeps.
-Threads: one thread of its own, and one for each call of `sweep`: Ctrl-C ends the wait for that thread, and
-leaves no step of a sweep half done. There is one sweep at a time, but retention of other partitions that
-falls due while one is compacted is done in the midst of the compaction, by the same thread. An error in one
-partition is noted, and the sweep goes on with the others. A topic without segstore's settings (a broker's) is
-never swept. An upgrade takes the place of a sweep.
+Threads: one background thread, and one for each call of `sweep`: so Ctrl-C ends only the caller's wait, and
+no step of a sweep is interrupted. There is one sweep at a time; if retention falls due during a long
+compaction, the compacting thread runs it for the other partitions. An error in one partition is noted, and
+the sweep goes on with the other partitions. A topic without segstore's settings (a broker's) is never swept.
+An upgrade excludes sweeps.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Open = Callable[[str, int], Partition]
 
 
 class Swept(NamedTuple):
-    """What a sweep did to a partition: segments and bytes that retention removed, records that compaction
-    removed and bytes that this freed; `error` says why it failed.
+    """The result of a sweep of a partition: segments and bytes that retention removed, records and bytes that
+    compaction removed; `error` is the text of its failure.
     """
 
     topic: str
@@ -54,11 +54,11 @@ class Swept(NamedTuple):
     error: str | None = None
 
     def failed(self, error: Exception) -> Swept:
-        """Return the same, with this error."""
+        """Return a copy with this error."""
         return self._replace(error=str(error) or type(error).__name__)
 
     def plus(self, other: Swept) -> Swept:
-        """Return the sum of both, of the same partition, with the later error, if there is any."""
+        """Return the sum of both results of the same partition, with the later error, if there is one."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return self._replace(error=other.error or self.error, **counts)
 
@@ -70,11 +70,11 @@ class SweepStep(Protocol):
     """One kind of sweep: retention or compaction."""
 
     def due(self, now: int) -> list[TopicPartitionKey]:
-        """Return the partitions in which there may be something to do, in order."""
+        """Return the partitions that may need this step, in the order in which to sweep them."""
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
-        """Sweep a partition; None where there was nothing to do. Raises SegstoreError, OSError, or returns
-        the error as `error`.
+        """Sweep a partition; None if it needed nothing. Raises SegstoreError, OSError, or returns the error
+        as `error`.
         """
 
 
@@ -85,7 +85,7 @@ def _swept(topics: Topics, wanted: Callable[[TopicInfo], bool]) -> Iterator[Topi
 
 
 class RetentionSweep:
-    """Rolls segments that are old, and removes those that the settings no longer keep."""
+    """Rolls old segments, and removes segments by the retention settings."""
 
     def __init__(self, topics: Topics, partition: Open, failed: Callable[[Exception], object]) -> None:
         self._topics, self._partition, self._failed = topics, partition, failed
@@ -99,7 +99,7 @@ class RetentionSweep:
         try:
             partition.roll_if_old(now)
         except StorageError as error:
-            failed = error  # the segments that are removed now may make room for the roll
+            failed = error  # the segments that are removed next may make room for the roll
             self._failed(error)
         with partition.context.reserve:
             result = partition.log_start.retain(now)
@@ -120,7 +120,9 @@ class Compaction:
         checkpoint: Callable[[], None],
         failed: Callable[[Exception], object],
     ) -> None:
-        """`checkpoint` makes the recovery points durable; `failed` hears of errors that `run` returns."""
+        """`checkpoint` makes the recovery points durable; `failed` is called with errors that
+        `run` returns.
+        """
         self._failed = failed
         self._topics, self._partition, self._config = topics, partition, config
         self._cleaned, self._throttle, self._checkpoint = cleaned, throttle, checkpoint
@@ -135,7 +137,7 @@ class Compaction:
         try:
             dirty = cleanable(self._partition(*key), self._cleaned.get(key), now)
         except (SegstoreError, OSError):
-            return math.inf  # `run` meets the error again, and reports it
+            return math.inf  # `run` gets the error again, and reports it
         return -1.0 if dirty is None else dirty.ratio
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
@@ -146,7 +148,8 @@ class Compaction:
             return None
 
         def advanced(offset: int) -> None:
-            with partition.context.reserve, partition.names_held():  # a new topic may get the name
+            # the lock keeps a new topic from taking the name
+            with partition.context.reserve, partition.names_held():
                 cleaned.update({key: offset})
 
         freed: Swept | None = None
@@ -174,7 +177,8 @@ class Compaction:
             self._failed(error)
             if isinstance(error, OSError) and error.errno in NO_ROOM:
                 self.no_room.add(key)
-            return (freed or Swept(*key)).failed(error)  # with the counts of what was done before
+            # with the counts of the segments that were swapped before
+            return (freed or Swept(*key)).failed(error)
         return freed
 
 
@@ -195,9 +199,8 @@ class Sweeper:
     """Sweeps one store. `topics()` gives the current topics; `partition(topic, n)` opens a partition;
     `cleaned` is the cleaner's checkpoint; `checkpoint` writes the checkpoints of the store.
 
-    The background leaves a partition alone that could not be compacted, until the store is opened anew
-    (Kafka: LogCleanerManager.markPartitionUncleanable); `sweep` tries it again. The background goes on
-    trying if there was no room.
+    After a failed compaction the background leaves the partition alone until the store is opened anew (Kafka:
+    LogCleanerManager.markPartitionUncleanable), unless the disk had no room; `sweep` tries it again.
     """
 
     def __init__(
@@ -217,8 +220,8 @@ class Sweeper:
         self._ids = {name: info.topic_id for name, info in topics().items()}
         rate = config.log_cleaner_io_max_bytes_per_second
         throttle = GivingWay(rate, self._meanwhile, stopping=self._closing)
-        self._retained = time.monotonic()  # when retention was last done, seconds
-        self._unsaved: str | None = None  # why the notes could not be written
+        self._retained = time.monotonic()  # the monotonic time of the last retention, seconds
+        self._unsaved: str | None = None  # the error of the last save of the notes
         self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
         self._retention = RetentionSweep(topics, partition, self._met)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint, self._met)
@@ -235,15 +238,15 @@ class Sweeper:
         self._scheduler.every(interval_ms / 1000, lambda: self._run(step))
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Apply retention, then compaction, to every partition whose topic's settings ask for it; returns
-        what was done, or failed, in each partition where anything was.
+        """Apply retention, then compaction, to every partition whose topic's settings ask for it. Return the
+        result of each partition that was changed or failed.
         """
         run = partial(self._run, self._retention, self._compaction, by_hand=True)
         return apart(run, "segstore-sweep")
 
     def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
-        """Upgrade these partitions, a broker's too; returns what was done, or failed, in each of them that
-        has old bytes. Raises StoreClosedError where the store closes or a topic is deleted meanwhile.
+        """Upgrade these partitions, a broker's too. Return the result of each partition that has messages of
+        old formats. Raises StoreClosedError if the store is closed or a topic deleted before the end.
         """
         return apart(lambda: tuple(self._upgrade(keys)), "segstore-upgrade")
 
@@ -273,8 +276,8 @@ class Sweeper:
         return tuple(found[key] for key in sorted(found))
 
     def _meanwhile(self) -> float:
-        """Apply retention where it falls due in the midst of a compaction, which may be held to a low rate
-        for hours; returns in how many seconds it falls due next.
+        """Run retention if it falls due during a compaction, which a low rate limit may stretch to hours;
+        return the seconds until it is due next.
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
@@ -288,18 +291,19 @@ class Sweeper:
         return interval
 
     def _save(self) -> None:
-        """Write the notes, which are hints: where the disk refuses them, the next sweep tries again."""
-        topics, told = self._topics(), self._unsaved
+        """Write the notes of sweeps, which are hints only."""
+        topics, reported = self._topics(), self._unsaved
         try:
             self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
             self._unsaved = None
         except OSError as error:
+            # The next sweep tries again.
             self._unsaved = str(error)
-            if self._unsaved != told:
+            if self._unsaved != reported:
                 log.warning("the notes of sweeps could not be written: %s", error)
 
     def _forget_gone(self) -> None:
-        """Forget what is known of deleted topics: it must not be said of a new topic under such a name."""
+        """Forget errors and notes of deleted topics, so that no new topic of the same name gets them."""
         ids = {name: info.topic_id for name, info in self._topics().items()}
         same = {name for name, topic_id in ids.items() if self._ids.get(name, topic_id) == topic_id}
         self._ids = ids
@@ -310,7 +314,8 @@ class Sweeper:
         now = self._context.clock()
         due = step.due(now)
         for key in self._failed.keys() - set(due):
-            if self._failed[key].pop(step, None) is not None:  # its settings have changed
+            # the topic's settings do not ask for this step any more
+            if self._failed[key].pop(step, None) is not None:
                 self._note(key, None, self.states[key].swept_ms)
         for key in due:
             if self._closing.is_open:
@@ -321,15 +326,15 @@ class Sweeper:
             try:
                 done = self._swept(step, key, now)
             except StoreClosedError:
-                continue  # its topic was deleted meanwhile
+                continue  # its topic was deleted
             except Exception as error:
                 if not isinstance(error, (SegstoreError, OSError)):
                     log.exception("a defect, met in %s", names.partition_dir(*key))
                 self._met(error)
                 done = Swept(*key).failed(error)
-            told = failed.pop(step, None)
+            reported = failed.pop(step, None)
             if done is not None and done.error is not None:
-                if done.error != told:
+                if done.error != reported:
                     log.warning("%s could not be swept: %s", names.partition_dir(*key), done.error)
                 failed[step] = done.error
             self._note(key, done, now)
@@ -337,7 +342,7 @@ class Sweeper:
                 yield done
 
     def _gives_up(self, step: SweepStep, key: TopicPartitionKey) -> bool:
-        """Return whether the background leaves a partition alone. A disk without room passes."""
+        """Return whether the background skips a partition after a failure, unless the disk had no room."""
         return step is self._compaction and step in self._failed[key] and key not in self._compaction.no_room
 
     def _met(self, error: Exception) -> None:
@@ -353,9 +358,7 @@ class Sweeper:
             self._compacted = None
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
-        """Note a step's result. The noted error is that of any step, until that step succeeds or is not asked
-        for.
-        """
+        """Note a step's result, with the first error of the partition's failed steps."""
         error = next(iter(self._failed[key].values()), None)
         deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)
 
@@ -365,21 +368,21 @@ class Sweeper:
         self.states.note(key, after)
 
     def stop(self) -> None:
-        """Let the sweep that runs end soon, and wait for that."""
+        """Stop the running sweep soon, and wait for its end."""
         self._closing.open()
         self._scheduler.close()
 
     def close(self) -> None:
-        """Do what `stop` does, and remove the files that wait for that, except those that an open has found
-        or put aside.
+        """Stop as `stop` does, and remove deleted segments that wait for their delay, except files that an
+        open has found or put aside.
         """
         self.stop()
         with self._sweeping:
             self._clear(closing=True)
 
     def _clear(self, *, closing: bool = False) -> None:
-        """Remove deleted segments. A file that can't be removed prevents neither a sweep nor the close of the
-        store.
+        """Remove deleted segments; an error is only logged, so that neither a sweep nor the close fails by
+        it.
         """
         try:
             self._context.graveyard.clear(closing=closing or self._context.full.note is not None)

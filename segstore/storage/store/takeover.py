@@ -1,7 +1,7 @@
-"""What a host does with a log that another one has left: its files end where the shared file says.
+"""A new host takes over the logs of an earlier host: it cuts their files at the ends in the shared file.
 
-On disk bytes behind the end are cut, and segments removed to which nobody has switched. Threads: one, before
-the partition is open; no other process writes to the files, but one that was stopped and has a sealed end.
+On disk, bytes after the end are cut, and segments after the current one are removed. Threads: one, before the
+partition is open. No other process writes to the files, except a stopped guest whose end is sealed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _FILES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 
 
 def expected_of(left: AbandonedLog, before: Expected) -> Expected:
-    """Return what is expected of a log, if `before` is what the checkpoints say: nothing is to be recovered,
-    unless a sync has failed.
+    """Return the expected state of a log that an earlier host has left open. It needs no recovery unless a
+    sync has failed. `before` has the values of the checkpoints.
     """
     point = min(max(before.recovery_point, left.synced), int(left.end.end.next_offset))
     suspect = before.suspect or bool(left.failed)
@@ -31,7 +31,7 @@ def expected_of(left: AbandonedLog, before: Expected) -> Expected:
 
 
 def cut_to(context: StoreContext, directory: str, end: Any) -> None:
-    """Let the log in this directory end at `end` (`seg_shared_end *`). May be repeated. Raises OSError."""
+    """Cut the log in this directory at `end` (`seg_shared_end *`). May be repeated. Raises OSError."""
     files = context.files
     base, position = int(end.end.base_offset), int(end.end.position)
     behind = sorted((each for each in scan_directory(files, directory) if each > base), reverse=True)
@@ -49,9 +49,8 @@ def cut_to(context: StoreContext, directory: str, end: Any) -> None:
 
 
 def cut_all_sealed(context: StoreContext, directory: str, log: Any, interval: int) -> None:
-    """Cut what processes have left behind the ends of segments of this log (`seg_shared_log *`) that were
-    sealed before their time [A5], and forget these ends; none of the processes appends any more. Raises
-    OSError.
+    """Cut the bytes that guests may have written after the sealed ends of this log's segments [A5], and clear
+    these ends. `log` is a `seg_shared_log *`. No guest may append any more. Raises OSError.
     """
     for sealed in log.sealed:
         if sealed.owner and sealed.generation != INT64_MAX:

@@ -1,8 +1,8 @@
 """Creates, alters, grows and deletes topics of a store that is open for writing.
 
 On disk are settings and directories (`meta.topics`, `partitions`), lines of the root's checkpoints, and slots
-of the published ends. A change that was begun is finished or undone here where a step fails, and by the next
-open after a crash. Threads: any; the store's lock is held around each change. `topics` is replaced whole.
+of the published ends. If a step of a change fails, the change is finished or undone here; after a crash the
+next open does that. Threads: any; the store's lock is held around each change. `topics` is replaced whole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from segstore.storage.store.topic_mending import mend_settings
 
 
 class TopicAdmin:
-    """The topics of one store; `topics` has all by name."""
+    """The topics of one store, all in `topics` by name, and their changes."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TopicAdmin:
         self._checkpoints, self._loader, self._partitions = checkpoints, loader, partitions
         self._lock = partitions.lock
         self._dying: set[str] = set()
-        """Topics whose deletion or failed creation left directories that could not be moved away."""
+        """Deleted topics, and topics whose creation failed, with directories that could not be moved away."""
         copies: dict[str, Copy[TopicSettingsFile]] = {}
         found, dying = topic_files.load(copies)
         published = ends.keys()
@@ -76,7 +76,7 @@ class TopicAdmin:
 
     def _create(self, info: TopicInfo) -> None:
         name = info.name
-        if name in self._dying:  # what a deletion has left must not become the new topic's
+        if name in self._dying:  # the new topic must not get the directories of a deleted one
             self._bury(name)
             self._dying.discard(name)
         self._topic_files.check_free(name)
@@ -85,7 +85,8 @@ class TopicAdmin:
             self._make(info)
         except OSError:
             self._dying.add(name)
-            with suppress(OSError):  # else the next `create` of the name, or the next open, does this
+            # if this fails too, the next `create` of the name, or the next open, does it
+            with suppress(OSError):
                 self._bury(name)
                 self._dying.discard(name)
                 self._topic_files.remove_buried()
@@ -93,12 +94,12 @@ class TopicAdmin:
         self._show(info)
 
     def make(self, info: TopicInfo) -> TopicInfo:
-        """Let there be this very topic: with this id, these settings, and of its partitions just these. It is
-        created; or partitions that are missing are made, those that are not listed are removed, and the
-        settings are changed. What is right already stays. Returns the topic as it is now, durably.
+        """Create or change a topic so that it has exactly this id, these settings and these partitions.
+        Missing partitions are made, unlisted partitions are removed, and changed settings are written.
+        Returns the topic as it is now, durably.
 
-        A crash leaves a part of it, which the next call completes. Raises TopicAlreadyExistsError for a topic
-        with another id; InvalidArgumentError for one without id or partitions; InvalidTopicError,
+        After a crash in this call, the next call completes the change. Raises TopicAlreadyExistsError for a
+        topic with another id; InvalidArgumentError for one without id or partitions; InvalidTopicError,
         StorageError.
         """
         names.check_topic(info.name)
@@ -116,7 +117,7 @@ class TopicAdmin:
             return self._bring(find_topic(self.topics, info.name), info)
 
     def _bring(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
-        """Bring a topic to these settings, then to these partitions."""
+        """Change the settings of a topic to those of `info`, then its partitions."""
         if info.settings != before.settings:
             before = self._alter(before, replace(before, settings=info.settings, ours=True, lost=None))
         listed = set(info.partition_ids)
@@ -124,8 +125,7 @@ class TopicAdmin:
         if stays != before.partition_ids and stays:
             before = self._remove_partitions(before, stays)
         if info.partition_ids != before.partition_ids:
-            # None of the old ones may stay: then these are removed last, as a topic has at least one
-            # partition.
+            # A topic has at least one partition: if none of the old ones stays, they are removed last.
             both = tuple(sorted({*before.partition_ids, *info.partition_ids}))
             self._bury_but(before)
             self._topic_files.remove_buried()
@@ -135,9 +135,7 @@ class TopicAdmin:
         return before
 
     def _remove_partitions(self, before: TopicInfo, stays: tuple[int, ...]) -> TopicInfo:
-        """Remove all partitions of a topic but these. The settings come first: what they don't list is not
-        made anew by the next open, and no partition that is made later takes over what a crash leaves.
-        """
+        """Remove all partitions of a topic but these."""
         info = replace(before, partition_ids=stays, ours=True)
         with self._context.reserve:
             return self._removed(before, info)
@@ -145,6 +143,8 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
+            # First: the next open makes no partition anew that the settings don't list, and no partition that
+            # is made later takes over the files that a crash leaves.
             self._topic_files.write(info)
         except OSError:
             with suppress(OSError):
@@ -160,20 +160,20 @@ class TopicAdmin:
         return info
 
     def _bury_but(self, info: TopicInfo) -> None:
-        """Bury what there is of partitions that the topic does not have."""
+        """Move away the directories of partitions that the topic does not have, as deleted ones."""
         for directory in self._topic_files.bury(info.name, info.partition_ids):
             self._context.pool.forget_directory(directory)
         self._checkpoints.forget(info.name, info.partition_ids)
 
     def _make(self, info: TopicInfo) -> None:
-        """Write the settings, then make what is missing of the partitions. Raises OSError."""
+        """Write the settings, then make the missing partitions. Raises OSError."""
         self._topic_files.write(info)
         self._loader.make(info)
         self._begin_recovery_points(info)
 
     def _begin_recovery_points(self, info: TopicInfo) -> None:
-        """Add lines to the recovery point checkpoint, by which recovery tells compaction's gaps from those of
-        a power cut. Raises OSError.
+        """Add the partitions of a compacted topic to the recovery point checkpoint, so that recovery
+        distinguishes gaps of compaction from gaps of a power cut. Raises OSError.
         """
         if info.gapped:
             recovery_points, keys = (
@@ -197,7 +197,7 @@ class TopicAdmin:
     def _alter(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         if forgets(before, info):
             self._partitions.load_all(before)
-        # The settings first: no compaction begins any more above the offsets below which gaps may be.
+        # The settings first: then no compaction starts above the offsets below which gaps are allowed.
         self._partitions.configure(info)
         try:
             info = remembering(before, info, self._partitions.ends_of(before))
@@ -212,8 +212,8 @@ class TopicAdmin:
         return info
 
     def remember_gaps(self, name: str, ends: Mapping[int, int]) -> TopicInfo:
-        """Note, durably, below which offsets there may be gaps in partitions, whatever the settings say:
-        their records came from elsewhere. Raises UnknownTopicOrPartitionError, StorageError.
+        """Note, durably, that partitions may have offset gaps below these end offsets, whatever the settings
+        say: their records were copied from another log. Raises UnknownTopicOrPartitionError, StorageError.
         """
         with self._lock:
             self._context.check_leads()
@@ -226,7 +226,7 @@ class TopicAdmin:
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Let a topic have `total` partitions from now on (Kafka: createPartitions). Raises
-        InvalidArgumentError where it has as many already.
+        InvalidArgumentError if it has `total` or more already.
         """
         with self._lock:
             self._context.check_leads()
@@ -239,7 +239,7 @@ class TopicAdmin:
             return self._grow(before, replace(before, partition_ids=tuple(range(total)), ours=True))
 
     def _grow(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
-        """Make the partitions that `info` has besides those of `before`."""
+        """Make the partitions of `info` that `before` lacks."""
         if forgets(before, info):
             self._partitions.load_all(before)
         info = remembering(before, info, self._partitions.ends_of(before))
@@ -247,7 +247,7 @@ class TopicAdmin:
         try:
             self._make(info)
         except OSError:
-            # The settings last: as long as they count the new partitions, the next open makes these.
+            # The settings last: while they list the new partitions, the next open makes these.
             for directory in self._topic_files.bury(info.name, before.partition_ids):
                 self._context.pool.forget_directory(directory)
             self._topic_files.remove_buried()
@@ -257,15 +257,15 @@ class TopicAdmin:
         return info
 
     def delete(self, name: str) -> None:
-        """Delete a topic; readers keep what they have read. Raises UnknownTopicOrPartitionError."""
+        """Delete a topic; records that readers hold stay valid. Raises UnknownTopicOrPartitionError."""
         with self._context.reserve, self._lock:
             self._context.check_leads()
             info = find_topic(self.topics, name)
             try:
                 self._topic_files.write(info, deleting=True)
             except OSError:
-                # The file may say `deleting` all the same, and the topic lives on: the next open must not
-                # delete it.
+                # The failed write may have left `deleting` in the file, but the topic stays: the next open
+                # must not delete it.
                 with suppress(OSError):
                     self._topic_files.write(info)
                 raise

@@ -1,11 +1,11 @@
 """Repairs damaged settings files, and the topic ids in them, when a store is opened for writing.
 
-On disk both copies of `.segstore/topics/<topic>` may change; see `meta.topics`. What was done is reported
+On disk both copies of `.segstore/topics/<topic>` may change; see `meta.topics`. Repairs are reported
 (`StoreContext.tell`). Threads: one, before the topics are used.
 
 A topic's id is in three places: its settings, each partition's metadata, the keys of the published ends.
-Settings with a checksum are right. Those that an older segstore wrote have none: then the id that most places
-have is taken.
+Settings with a checksum are right. Settings of an older segstore have no checksum: then the id in most places
+is taken.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def mend_settings(
 def _identified(
     context: StoreContext, topic_files: TopicFiles, copy: Copy[TopicSettingsFile], published: Set[int]
 ) -> TopicInfo:
-    """Return the topic of settings without a checksum, with the id that most places have."""
+    """Return the topic of settings without a checksum, with the topic id that is found most often."""
     assert copy.content is not None
     info = copy.content.info
     votes = topic_files.read_ids(info.name, info.partition_ids) + Counter([info.topic_id])
@@ -68,7 +68,7 @@ def _identified(
 
 
 def _upgrade(context: StoreContext, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
-    """Write the settings with a checksum, in two copies; a full disk leaves that to the next open. Raises
+    """Write the settings with a checksum, in two copies; if the disk is full, the next open does it. Raises
     OSError.
     """
     try:

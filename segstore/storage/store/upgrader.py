@@ -1,7 +1,7 @@
 """Upgrades partitions of a store to record batches of magic 2, on request.
 
-On disk the cleaner writes logs anew (`storage.cleaner.upgrade`). Threads: one upgrade or sweep at a time,
-which the sweeper sees to.
+On disk the cleaner writes logs anew (`storage.cleaner.upgrade`). Threads: the sweeper runs one upgrade or
+sweep at a time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = Logger("segstore")
 
 
 class Upgraded(NamedTuple):
-    """What an upgrade did to a partition: how many segments were written anew, the records in them, and the
-    bytes of their logs before and after; `error` says why it failed.
+    """The result of an upgrade of a partition: the number of rewritten segments, the records in them, and the
+    bytes of their logs before and after; `error` is the text of its failure.
     """
 
     topic: str
@@ -49,8 +49,8 @@ class Upgraded(NamedTuple):
 def wanted(
     topics: Mapping[str, TopicInfo], topic: str | None, partition: int | None
 ) -> list[TopicPartitionKey]:
-    """Return the partitions of all topics, of one, or one of its partitions. Raises
-    UnknownTopicOrPartitionError, InvalidArgumentError, InvalidTypeError.
+    """Return the partitions of all topics, of one topic, or one partition. Raises InvalidArgumentError,
+    UnknownTopicOrPartitionError.
     """
     if topic is None:
         if partition is not None:
@@ -78,7 +78,7 @@ class Upgrader:
         self._throttle, self._checkpoint = throttle, checkpoint
 
     def run(self, key: TopicPartitionKey) -> Upgraded | None:
-        """Upgrade a partition; None where it has no old bytes. Raises StoreClosedError."""
+        """Upgrade a partition; None if it has no messages of magic 0 or 1. Raises StoreClosedError."""
         done = Upgraded(*key)
 
         def swapped(segment: UpgradedSegment) -> None:

@@ -1,4 +1,4 @@
-"""Waits until a store is no longer open for writing elsewhere. Nothing on disk. Threads: any."""
+"""Waits until another process closes a store that is open for writing. Nothing on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ _SHORTEST, _LONGEST = 0.001, 0.1  # seconds between two tries
 
 
 def until_unlocked(attempt: Callable[[], T], seconds: float) -> T:
-    """Return what `attempt` returns, which is called again where it raises StoreLockedError, for up to
+    """Return the result of `attempt`, which is called again if it raises StoreLockedError, for up to
     `seconds`; then that error is raised.
 
-    It is called again and again, ever more seldom: a blocking wait for a lock of an open file ends at no time
-    limit, and one in another thread might take the lock after the limit.
+    It is polled with growing pauses, because a blocking wait for a lock of an open file has no timeout.
     """
     deadline, pause = time.monotonic() + seconds, _SHORTEST
     while True:

@@ -1,7 +1,7 @@
-"""The writing side of a store: its parts put together, opened and closed.
+"""The writing side of a store: creates, opens and closes its parts.
 
 On disk are `.lock`, and the files of its parts: the root's and those in `.segstore/`. Threads: any; each part
-says what its own calls hold.
+documents its own locks.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from segstore.storage.meta.clean_shutdown import (
 )
 from segstore.storage.meta.close_note import CLOSE_NOTE, FoundNote, OwedEpochs, owed_by, write_note
 from segstore.storage.meta.directory_safety import is_store, kept_mode, remove_begun
-from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.store_format import check_format, has_living_members, mark_unshared
+from segstore.storage.meta.tailed_ends import FollowedEnds
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
     from segstore.storage.store.store_member import StoreMember
 
 _LINES = 16
-"""Partitions for whose lines in the small files of the root a piece of the reserve is kept."""
+"""The number of partitions whose lines in the root's small files fit into one piece of the reserve."""
 
 
 class StoreWriter:
-    """Opens a store for writing, and finishes what a crash left: topic changes, swaps, torn tails.
+    """Opens a store for writing, and finishes after a crash: topic changes, swaps, torn tails.
 
     `replicated`: the directory is one of a replicated store, and each of its partitions is a replica, which
-    readers see up to its high watermark. `clean_epoch` is the broker epoch with which such a writer has left
-    the directory cleanly, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the kind of role that the
-    directory must have (see `meta.role`), None for none.
+    readers see up to its high watermark. `clean_epoch` is the broker epoch of the last clean close of such a
+    directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the kind of role that the directory must
+    have (see `meta.role`), None for none.
     """
 
     shares = False
@@ -78,14 +78,16 @@ class StoreWriter:
         self.context, self.config, self._replicated, self._role = context, config, replicated, role
         self.clean_epoch = -1
         self.is_new: bool | None = None
-        """Whether there was no store in the directory before; None until that is known."""
+        """Whether the directory had no store before; None until that is known."""
         self.kept = KeptFiles(context)
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
-        self.owner: Callable[[], object] | None = None  # gives the store, None once it is not referred to
+        # returns the store, or None after it was garbage collected
+        self.owner: Callable[[], object] | None = None
         root, me = context.files.real_path(context.root), weakref.ref(self)
         self._held = _take_lock(context)
-        _begun[root] = me  # no call lies between this line and the lock: no interrupt comes there
+        # no call lies between taking the lock and this line, so no interrupt comes between them
+        _begun[root] = me
         try:
             with context.reserve:
                 self._open()
@@ -100,17 +102,15 @@ class StoreWriter:
             raise
 
     def announce(self, address: str) -> None:
-        """Write into the lock file where the store is served, "PROTOCOL://HOST:PORT"; "" where it is no more.
-        Raises OSError.
+        """Write the store's address, "PROTOCOL://HOST:PORT", into the lock file; "" removes it. Raises
+        OSError.
         """
         self.context.files.announce(self._held, address)
 
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Open the parts. Where this fails, the caller ends what runs already: the directory may be opened
-        again.
-        """
+        """Open the parts. If this fails, the caller ends the threads that run already."""
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
@@ -118,7 +118,7 @@ class StoreWriter:
         has_format = f"{names.OURS}/{names.FORMAT}" in root_names
         format_wrong = check_format(files, root) if has_format else ""
         self._check_may_write(root_names)
-        if f"{names.OURS}/{names.FULL}" in root_names:  # a dead writer's
+        if f"{names.OURS}/{names.FULL}" in root_names:  # the note of a dead writer
             context.full.forget()
             context.reserve.forget_looks()
         moved = set_aside(files, root)
@@ -140,12 +140,12 @@ class StoreWriter:
             files, root, root_names, marker, nonce, copied=self._ends.was_checked
         )
         left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
-        if sharing is not None and sharing.found:  # the shared file says where logs end
+        if sharing is not None and sharing.found:  # the shared file has the ends of the logs
             left, note = Left(True, True, left.gaps_known), None
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
-            # The ends are cleared before their number is: after a second crash they must not be believed.
+            # The ends are cleared before their nonce: after a second crash they must not be believed.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
@@ -179,9 +179,9 @@ class StoreWriter:
             self.partition,
             self._ends.wake_sealers,
         )
-        damaged = self._tell_damage(moved, unclean=marker == 0 and not left.clean)
+        damaged = self._report_damage(moved, unclean=marker == 0 and not left.clean)
         if note is not None and (not left.clean or note.is_of_ours(marker or 0, nonce or 0)):
-            loader.owed = self._owed(note, was_closed=left.clean)
+            loader.owed = self._owed_epochs(note, was_closed=left.clean)
         self._open_adopted()
         self._open_partitions(left, every=damaged or (sharing is not None and not self.shares))
         if note is not None and (note.is_restored or not left.clean):
@@ -193,7 +193,7 @@ class StoreWriter:
         self._begin()
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
-        """Return what the members of a shared store have left, none of which lives; None if the store was not
+        """Return the shared file of dead members as this process takes it over; None if the store was not
         shared. Raises StorageError.
         """
         files, root = self.context.files, self.context.root
@@ -219,15 +219,16 @@ class StoreWriter:
             and f"{names.OURS}/{names.MEMBERS}" in root_names
             and has_living_members(files, root)
         ):
-            raise StoreLockedError(root, None, shared=True)  # guests whose host has died [H3]
+            raise StoreLockedError(root, None, shared=True)  # guests are alive, but their host is dead [H3]
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
             check_not_fenced(self.context)
 
-    def _owed(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
-        """Return which partitions begin a leader epoch when they are opened: all of a restored store. That
-        there is no note is told of a store that `was_closed` only: others may be a broker's that was killed.
+    def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
+        """Return the partitions that begin a leader epoch when they are opened: all partitions of a restored
+        store, else those of the note. A missing note is reported only if the store `was_closed`: else the
+        directory may be a killed broker's.
         """
         if not note.is_restored:
             return note.owed()
@@ -245,12 +246,12 @@ class StoreWriter:
         return owed_by(keys)
 
     def _note(self, number: int) -> None:
-        """Note which files the store has now, with the number of the marker, 0 if there is none."""
+        """Write the note of the store's present files, with the number of the marker, 0 if there is none."""
         self.context.make_way(CLOSE_NOTE.path(self.context.root))
         write_note(self.context.files, self.context.root, number, self._loader.owed, self._ends.keys())
 
-    def _tell_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
-        """Report which small files were not as they were written; returns whether there are any."""
+    def _report_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
+        """Report damaged small files; return whether there are any."""
         root, tell = self.context.root, self.context.tell
         for path, where in moved:
             tell(path, "no regular file", f"moved to {where}")
@@ -263,8 +264,8 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.told or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
-        """Make the directories in `.segstore/`, and, before anything else of a new store, state its format,
-        unless it is `stated`. Another process may have made the store since it was looked for.
+        """Make the directories in `.segstore/`, and write a new store's format first, unless it
+        is `stated`.
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
@@ -277,8 +278,8 @@ class StoreWriter:
         return topic_files
 
     def _open_adopted(self) -> None:
-        """Open partitions whose adoption a crash has left to be finished: all of it becomes visible at
-        once.
+        """Finish adoptions that a crash interrupted, and open their partitions; all their records become
+        visible at once.
         """
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
@@ -289,9 +290,8 @@ class StoreWriter:
                     self.partitions.open(*key)
 
     def _open_partitions(self, left: Left, *, every: bool) -> None:
-        """Open the partitions that must be recovered; after a clean close a partition is opened when it is
-        asked for. `every` partition is opened where small files were damaged, so that these are made anew
-        from all.
+        """Open the partitions that need recovery; after a clean close a partition is opened when it is used
+        first. With `every`, all are opened, because damaged small files are made anew from all partitions.
         """
         known = self._ends.keys()
         live = set()
@@ -307,11 +307,10 @@ class StoreWriter:
             self._ends.release(key)
 
     def _cut_sealed(self, sharing: Sharing) -> None:
-        """Cut what members, none of which appends any more, have left behind the ends of sealed segments,
-        before the shared file says no more where these end. Raises OSError.
-        """
+        """Cut the bytes that members have written after the ends of sealed segments. Raises OSError."""
         from segstore.storage.store.takeover import cut_all_sealed
 
+        # No member may append any more. The shared file with these ends is given up after this.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -322,7 +321,7 @@ class StoreWriter:
                     cut_all_sealed(self.context, directory, log, info.settings.index_interval_bytes)
 
     def _begin(self) -> None:
-        """Begin the background work."""
+        """Start the background work."""
         context, config = self.context, self.config
         if self.sharing is not None and not self.shares:
             self._cut_sealed(self.sharing)
@@ -343,17 +342,18 @@ class StoreWriter:
             self.inbox.begin()
 
     def _checkpoint_on_time(self) -> None:
-        """Write the checkpoints; a full disk is reported as one, once, and the next call tries again."""
+        """Write the checkpoints."""
         try:
             self.partitions.checkpoint()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+            # Reported once; the next call tries again.
             self.context.full.met(error)
 
     def _reserve_size(self) -> int:
-        """Return how many bytes the small files need at most while a topic is deleted: those of the root have
-        a line for each partition.
+        """Return the bytes that the small files need at most while a topic is deleted: the files of the root
+        have a line for each partition.
         """
         partitions = sum(len(info.partition_ids) for info in self.topic_admin.topics.values())
         return SIZE + partitions // _LINES * PIECE
@@ -366,21 +366,21 @@ class StoreWriter:
 
     @property
     def role(self) -> str:
-        """See `Store.role`."""
+        """Return the role of this process, "writer"."""
         return "writer"
 
     @property
     def host_pid(self) -> int:
-        """See `Store.host_pid`."""
+        """Return the pid of this process."""
         return self.context.pid
 
     def members(self) -> list[StoreMember]:
-        """See `Store.members`: one process writes."""
+        """Return an empty list: the store is not shared."""
         return []
 
     @property
     def may_have_standby(self) -> bool:
-        """Return whether this store leads by itself, so that a standby may follow it."""
+        """Return whether a standby may follow this store: it has no role, and is not replicated."""
         return self._role is None and not self._replicated
 
     @property
@@ -390,25 +390,27 @@ class StoreWriter:
 
     @property
     def recovered(self) -> list[Recovered]:
-        """Return what recovery did, in order."""
+        """Return the recoveries of partitions, in order."""
         return self._loader.recovered
 
     @property
     def staging_path(self) -> str:
-        """See `WritingSide`."""
+        """Return the root, whose inbox takes staged appends."""
         return self.context.root
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """See `Partitions.get`."""
+        """Return the partition, and open it first if needed. Raises UnknownTopicOrPartitionError,
+        StorageError.
+        """
         return self.partitions.get(topic, partition)
 
     def opened(self) -> list[TopicPartitionKey]:
-        """Return the partitions that are open: after an unclean shutdown all that can be opened."""
+        """Return the open partitions: after an unclean shutdown all that can be opened."""
         return self.partitions.keys()
 
     def unstable(self) -> list[TopicPartitionKey]:
-        """Return the partitions in which a transaction is open, by what is published; no partition is opened
-        to find out.
+        """Return the partitions with an open transaction, by their published ends. No partition is opened for
+        this.
         """
         found = []
         for info in self.topic_admin.topics.values():
@@ -419,9 +421,9 @@ class StoreWriter:
         return found
 
     def leader_epochs(self, topic: str, numbers: Sequence[int]) -> list[int]:
-        """Return the leader epochs of a topic's partitions: of one that is closed that under which it was
-        last open, which it keeps as it is opened again after a clean shutdown, or that which it begins then;
-        -1 where that is not known. No partition is opened to find out.
+        """Return the leader epochs of a topic's partitions, -1 for unknown. A closed partition counts with
+        the epoch that it will have when it is opened: the published one, plus a step that it owes. No
+        partition is opened for this.
         """
         epochs = self.partitions.epochs(topic, numbers)
         if -1 not in epochs:
@@ -442,8 +444,8 @@ class StoreWriter:
         return self._checkpoints.cleaner_offsets.get((topic, partition))
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """Remove a partition's line from cleaner-offset-checkpoint: all of its log is dirty then. Raises
-        OSError.
+        """Remove a partition's line from cleaner-offset-checkpoint: its whole log counts as dirty then.
+        Raises OSError.
         """
         self._checkpoints.cleaner_offsets.update({(topic, partition): None})
 
@@ -452,24 +454,24 @@ class StoreWriter:
         return self._ends.publications
 
     def tell_of_publications(self, call: Callable[[], None]) -> None:
-        """Make a call behind each publication; see `EndsWriter.on_published`."""
+        """Call `call` after each publication, by `EndsWriter.on_published`."""
         self._ends.on_published = (*self._ends.on_published, call)
 
     def tell_no_more(self, call: Callable[[], None]) -> None:
-        """Undo what `tell_of_publications` has done; a second time does nothing."""
+        """Undo `tell_of_publications`; a second call does nothing."""
         self._ends.on_published = tuple(each for each in self._ends.on_published if each != call)
 
     @property
     def news(self) -> int:
-        """See `Store.news`."""
+        """Return a number that changes with topics and groups."""
         return self._ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
-        """See `Store.wait`."""
+        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed."""
         self._ends.wait(seen, seconds)
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
-        """See `Store._follow`."""
+        """Return the published ends of these slot keys for `wait_for`; None if one has no slot."""
         try:
             return self._ends.follow(keys)
         except LookupError:
@@ -477,32 +479,32 @@ class StoreWriter:
 
     @calls_out  # as `Store.wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """See `Store.wait_for`."""
+        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
+        passed.
+        """
         return followed.wait(nudges, seconds)
 
     def nudge(self) -> None:
-        """See `Store._nudge`."""
+        """Wake the threads in `wait`, although nothing was published."""
         self._ends.nudge()
 
     def wake(self) -> None:
-        """See `Store._wake`."""
+        """Have all threads in `wait` return early."""
         self.nudge()
 
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """End the store's threads, since nothing refers to the store and nobody can close it. The next open
-        recovers.
-        """
-        if hasattr(self, "inbox"):  # without it, an interrupt came within `_open`
+        """End the store's threads, because nothing refers to the store. The next open recovers."""
+        if hasattr(self, "inbox"):  # it is missing if an interrupt came within `_open`
             self.inbox.close()
         if hasattr(self, "sweeper"):
             self.sweeper.stop()
         self.context.scheduler.close()
 
     def undo(self) -> None:
-        """Remove what this open has made, where no store was before: none begins by an open that fails. Then
-        `let_go` follows. What can't be removed is left to the next open.
+        """Remove the files of a new store after a failed open, so that no store begins by it. `let_go`
+        follows. A file that can't be removed is left to the next open.
         """
         context = self.context
         self.abandon()
@@ -518,13 +520,13 @@ class StoreWriter:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing refers to the store, or ever will: Ctrl-C came while it was opened."""
+        """Return whether nothing refers to the store; also true if Ctrl-C interrupted the open in this
+        thread.
+        """
         return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
 
     def let_go(self) -> None:
-        """Release the directory, the lock last, when no thread of the store runs any more. May be
-        repeated.
-        """
+        """End the store's threads, then release the directory, its lock last. May be repeated."""
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
@@ -539,10 +541,10 @@ class StoreWriter:
         return self._held.closed
 
     def close(self, broker_epoch: int | None = None) -> None:
-        """Close cleanly; the next writer's `clean_epoch` is `broker_epoch`, of a replicated store. The first
-        error is raised after the directory was released; the next open recovers then, as it does after an
-        interrupt in this call: a second call releases what that has left. Raises InvalidArgumentError for a
-        `broker_epoch` below 1; nothing is done then.
+        """Close cleanly. In a replicated store the marker keeps `broker_epoch`, which the next writer reads
+        as `clean_epoch`. The first error is raised after the directory was released; the next open recovers
+        then, also after an interrupt in this call; a second call releases what is still held. Raises
+        InvalidArgumentError for a `broker_epoch` below 1; nothing is done then.
         """
         nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
         with self._closing:
@@ -560,14 +562,14 @@ class StoreWriter:
             self.inbox.settle()
         self.sweeper.close()
         self.context.closed = True
-        self.wake()  # threads in `wait` find that the store is closed
+        self.wake()  # they see that the store is closed
         self.context.scheduler.close()
         self.context.full.forget()
         with self.partitions.lock:
             errors = self.partitions.close()
             if errors:
                 raise first_of(errors)
-            # Threads that ended with the interpreter may have left work half done: the next open recovers.
+            # If threads ended with the interpreter, their work may be half done: the next open recovers.
             if self.partitions.is_clean() and not others_are_gone():
                 self.partitions.checkpoint_held(nonce)
                 self._ends.sync()  # so that the marker is right after a power cut too
@@ -580,9 +582,8 @@ _begun: dict[str, weakref.ref[StoreWriter]] = {}
 
 
 def let_go_of_lost(files: Files, root: str) -> None:
-    """End a writer of this directory to which nothing refers, where Ctrl-C came while this thread, or a
-    thread that handed the writer over, opened or closed it. The garbage collector runs first, to find stores
-    that nothing refers to.
+    """Release a writer of this directory to which nothing refers, because Ctrl-C interrupted its open or
+    close. The garbage collector runs first, to find such stores.
     """
     gc.collect()
     begun = _begun.get(files.real_path(root))
@@ -592,9 +593,9 @@ def let_go_of_lost(files: Files, root: str) -> None:
 
 
 def check_plain(files: Files, root: str) -> None:
-    """Raise InvalidArgumentError where the directory is one of a replicated store: written by itself it would
-    get leader epochs that its other replicas don't know (R7). A broker's has no settings files of segstore's.
-    Raises CorruptCheckpointError, OSError.
+    """Raise InvalidArgumentError if the directory belongs to a replicated store: a single writer would begin
+    leader epochs that the other replicas don't know (R7). A broker's directory has no settings files of
+    segstore, and passes. Raises CorruptCheckpointError, OSError.
     """
     if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
@@ -608,7 +609,7 @@ _ENDS = {MIRROR: "end-mirror", STANDBY: "promote"}
 
 
 def check_role(files: Files, root: str, kind: str | None) -> None:
-    """Raise InvalidArgumentError where the directory does not have the role for which it is opened. Raises
+    """Raise InvalidArgumentError if the directory does not have the role for which it is opened. Raises
     CorruptCheckpointError, OSError.
     """
     held = ROLE.read(files, root)
@@ -622,8 +623,8 @@ def check_role(files: Files, root: str, kind: str | None) -> None:
 
 
 def locked(files: Files, root: str) -> StoreLockedError:
-    """Return the error for a store that is open for writing already, or has living members. Raises
-    OSError.
+    """Return the error for a store that is open for writing already, or has living members.
+    Raises OSError.
     """
     path = names.below(root, names.LOCK)
     return StoreLockedError(
@@ -636,8 +637,8 @@ def locked(files: Files, root: str) -> StoreLockedError:
 
 
 def _leave_nothing(context: StoreContext) -> None:
-    """Remove the lock file that could not be written, and the directory that was made for it, where there is
-    no store, and another process has not begun one meanwhile.
+    """Remove a lock file that could not be written, and a directory that was made for it, if no store has
+    been begun there.
     """
     files, root = context.files, context.root
     with suppress(OSError), files.lock(names.below(root, names.LOCK)):

@@ -1,7 +1,6 @@
-"""`WritingSide`: what a `Store` asks of the side that writes. `StoreWriter` is that of a store in one
-directory; a layer above may have one over several.
+"""`WritingSide`: the calls of a `Store` to its writer.
 
-Threads: any.
+`StoreWriter` implements them for one directory; a replicated store implements them for several. Threads: any.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from segstore.config import StoreConfig
 from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
-from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+from segstore.storage.meta.tailed_ends import FollowedEnds
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.kept_files import Keeping
 from segstore.storage.store.sweeper import Swept
@@ -25,51 +24,51 @@ if TYPE_CHECKING:
 
 
 class WritingTopics(Protocol):
-    """See `TopicAdmin`."""
+    """The calls of a `TopicAdmin` that a store makes."""
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """See `TopicAdmin.create`."""
+        """Create a topic, durably."""
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """See `TopicAdmin.alter`."""
+        """Change a topic's settings."""
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """See `TopicAdmin.add_partitions`."""
+        """Let a topic have `total` partitions."""
 
     def delete(self, name: str) -> None:
-        """See `TopicAdmin.delete`."""
+        """Delete a topic."""
 
 
 class WritingPartitions(Protocol):
-    """See `Partitions`."""
+    """The calls of `Partitions` that a store makes."""
 
     def flush(self) -> None:
-        """See `Partitions.flush`."""
+        """Make all partitions durable, and write the checkpoints."""
 
     def checkpoint(self) -> None:
-        """See `Partitions.checkpoint`."""
+        """Write the root's checkpoints."""
 
 
 class Sweeping(Protocol):
-    """See `Sweeper`."""
+    """The calls of a `Sweeper` that a store makes."""
 
     def sweep(self) -> tuple[Swept, ...]:
-        """See `Sweeper.sweep`."""
+        """Apply retention, then compaction; return the results by partition."""
 
     def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
-        """See `Sweeper.upgrade`."""
+        """Write messages of magic 0 and 1 in these partitions anew as record batches of magic 2."""
 
 
 class Adopting(Protocol):
-    """See `Inbox`."""
+    """The calls of an `Inbox` that a store makes."""
 
     def adopt(self, id_: str, files: Any, /) -> Adoption:
-        """See `Inbox.adopt`."""
+        """Publish the staged append with this id."""
 
 
 class WritingSide(Protocol):
-    """What is behind a store that is open for writing. `config` has its settings; `owner` gives the store,
-    None once it is not referred to.
+    """The writer of a store. `config` has its settings; `owner` returns the store, or None after it was
+    garbage collected.
     """
 
     config: StoreConfig
@@ -77,93 +76,97 @@ class WritingSide(Protocol):
 
     @property
     def role(self) -> str:
-        """See `Store.role`."""
+        """Return the role of this process, as `Store.role` returns it."""
 
     @property
     def host_pid(self) -> int:
-        """See `Store.host_pid`."""
+        """Return the pid of the writing process; 0 if it is not known."""
 
     def members(self) -> list[StoreMember]:
-        """See `Store.members`."""
+        """Return the living members of a shared store."""
 
     def announce(self, address: str) -> None:
-        """Write into the lock file where the store is served, "PROTOCOL://HOST:PORT"; "" where it is no more.
-        Raises OSError.
+        """Write the store's address, "PROTOCOL://HOST:PORT", into the lock file; "" removes it. Raises
+        OSError.
         """
 
     @property
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name; the mapping is replaced whole where one came or went."""
+        """Return all topics by name; the mapping is replaced whole if a topic is created or deleted."""
 
     @property
     def topic_admin(self) -> WritingTopics:
-        """Return what changes topics."""
+        """Return the object that changes topics."""
 
     @property
     def partitions(self) -> WritingPartitions:
-        """Return what flushes all partitions."""
+        """Return the object that flushes all partitions."""
 
     @property
     def sweeper(self) -> Sweeping:
-        """Return what runs retention and compaction."""
+        """Return the object that runs retention and compaction."""
 
     @property
     def inbox(self) -> Adopting:
-        """Return what adopts staged appends."""
+        """Return the object that adopts staged appends."""
 
     @property
     def staging_path(self) -> str:
-        """Return the path of a directory in whose inbox may be staged. Raises ReplicaOfflineError where none
-        works.
+        """Return the path of a directory whose inbox takes staged appends. Raises ReplicaOfflineError if all
+        data directories are offline.
         """
 
     @property
     def kept(self) -> Keeping:
-        """Return what keeps quotas and producer ids."""
+        """Return the object that keeps quotas and producer ids."""
 
     @property
     def recovered(self) -> Sequence[Recovered]:
-        """Return what recovery did, in order."""
+        """Return the recoveries of partitions, in order."""
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """Return the partition's log, which may be another one later: see `PartitionLog._follow_leader`.
+        """Return the partition's present log; after a change of leader a `PartitionLog` follows another one.
         Raises UnknownTopicOrPartitionError, StorageError, NotLeaderOrFollowerError.
         """
 
     def opened(self) -> list[TopicPartitionKey]:
-        """See `StoreWriter.opened`."""
+        """Return the partitions that are open."""
 
     def unstable(self) -> list[TopicPartitionKey]:
-        """See `StoreWriter.unstable`."""
+        """Return the partitions with an open transaction."""
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """See `StoreWriter.cleaned_offset`."""
+        """Return the offset up to which a partition was cleaned; None without one."""
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """See `StoreWriter.forget_cleaned`."""
+        """Forget the cleaned offset of a partition."""
 
     @property
     def publications(self) -> int:
-        """See `Store.publications`."""
+        """Return the number of publications in this store."""
 
     @property
     def news(self) -> int:
-        """See `Store.news`."""
+        """Return a number that changes with topics and groups."""
 
     def wait(self, seen: int, seconds: float) -> None:
-        """See `Store.wait`."""
+        """Sleep until there is a publication after `publications` was `seen`, or `seconds` have passed."""
 
     def follow(self, keys: list[int]) -> FollowedEnds | None:
-        """See `Store._follow`; None where only `wait` waits."""
+        """Return the published ends of these slot keys, for `wait_for`; None if only `wait` can wait for
+        them.
+        """
 
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
-        """See `Store.wait_for`."""
+        """Sleep until one of these ends has changed, a nudge has come after `nudges`, or `seconds` have
+        passed.
+        """
 
     def nudge(self) -> None:
-        """See `Store._nudge`."""
+        """Wake the threads in `wait`, although nothing was published."""
 
     def wake(self) -> None:
-        """See `Store._wake`."""
+        """Have all threads in `wait` return early."""
 
     def abandon(self) -> None:
         """End the threads, since nobody can close the store."""

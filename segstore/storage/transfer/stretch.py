@@ -48,13 +48,13 @@ class Stretch:
 
     __slots__ = (
         "_handle",
-        "_size",
         "aborted",
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
         "next_offset",
         "position",
+        "size",
     )
 
     def __init__(
@@ -69,13 +69,13 @@ class Stretch:
         """An empty stretch has no `place`; its next offset is `offset`."""
         self._handle = None if place is None else place.handle
         self.position = 0 if place is None else place.position
-        self._size = 0 if place is None else place.stop - place.position
+        self.size = 0 if place is None else place.stop - place.position
         self.next_offset = offset if place is None else place.next_offset
         self.log_start_offset, self.high_watermark = log_start_offset, high_watermark
         self.last_stable_offset, self.aborted = last_stable_offset, aborted
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def fileno(self) -> int:
         """Return the descriptor of the file; -1 if the stretch is empty or was released."""
@@ -83,7 +83,7 @@ class Stretch:
 
     def read(self, files: Files) -> bytes:
         """Return the bytes. Raises OSError."""
-        return b"" if self._handle is None else files.pread(self._handle, self._size, self.position)
+        return b"" if self._handle is None else files.pread(self._handle, self.size, self.position)
 
     def release(self) -> None:
         """Release the file; a second call does nothing."""
@@ -122,37 +122,12 @@ def find_stretch(
     return None
 
 
-def stretch_at_once(
-    view: LogView, offset: int, most: int, committed: bool, context: StoreContext
-) -> Stretch | None:
-    """Return the stretch of `find_stretch` on the fast path, for an `offset` within the view; None if
-    `find_stretch` must search, or if `has_transactions` and the stretch is for `read_committed`.
-    """
-    start, end, stable = view.start_offset, view.end_offset, view.stable_offset
-    if stable != end and (committed or stable < 0):
-        return None
-    if offset == end:
-        return Stretch(None, offset, start, end, stable, [] if committed else None)
-    known: Sendable | None = view.sendable
-    if known is None or known.spent or not known.first <= offset < known.below:
-        known = sendable(view, offset, context)
-    handle = None if known is None else known.handle()
-    if known is None or handle is None:
-        return None
-    found, of = ffi.new(_FOUND), ffi.addressof(known.segment, "segment")
-    if not context.files.find_stretch(handle, found, of, -1, offset, most) or found.next_offset > known.below:
-        return None
-    place = StoredBatches(handle, found.position, found.stop, int(found.next_offset))
-    if committed and has_transactions(place, context.files):
-        return None
-    return Stretch(place, offset, start, end, stable, [] if committed else None)
-
-
 def exchange_at_once(
     view: LogView, sock: int, exchange: NativeExchange, context: StoreContext
 ) -> bool | None:
-    """Receive a fetch, and answer it with the batches of `stretch_at_once`, by one call of C; return whether
-    it is answered. None, and nothing was received: the caller must take another way.
+    """Receive a fetch, and answer it with batches of the segment that `short_way.sendable` returns, if C
+    copies them; return whether it is answered. None, and nothing is received, if there is no such segment or
+    the view has an open transaction that the answer depends on.
     """
     start, end, stable = view.start_offset, view.end_offset, view.stable_offset
     if stable < 0 or (stable != end and exchange.committed):

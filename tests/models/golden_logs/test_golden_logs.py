@@ -19,6 +19,8 @@ from segstore.records.header import APPEND_TIME_FLAG, CODEC_MASK, TRANSACTIONAL_
 
 from .runs import HASHES, KINDS, Run, run
 
+pytestmark = pytest.mark.kind("golden logs")
+
 CHUNK = 5
 FIRST = "0" * 20 + ".log"
 WANTED: dict[str, list[str]] = json.loads(HASHES.read_text(encoding="utf-8"))

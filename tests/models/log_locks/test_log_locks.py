@@ -13,6 +13,8 @@ import pytest
 from .bounds import Bounds
 from .search import search
 
+pytestmark = pytest.mark.kind("model of a log's locks")
+
 LARGE = "SEGSTORE_LARGE_SPACES" in os.environ
 MOST = 45_000  # states that are looked at in every run
 

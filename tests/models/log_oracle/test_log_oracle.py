@@ -22,6 +22,8 @@ import segstore
 from .operations import draw_config, draw_followed_config, drawn
 from .sides import Operation, Place, Seen, WatchedLogs, World
 
+pytestmark = pytest.mark.kind("a log and its oracle")
+
 SEEDS = 60
 STEPS = 250
 EVERY = 25

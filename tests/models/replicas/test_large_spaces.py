@@ -14,6 +14,8 @@ from replicas.bounds import Bounds
 from replicas.search import search
 from replicas.world import World
 
+pytestmark = pytest.mark.kind("long model checks")
+
 LARGE = "SEGSTORE_LARGE_SPACES" in os.environ
 MOST = 20_000  # states that are looked at in every run
 

@@ -12,6 +12,8 @@ from places import REPOSITORY
 from replicas.mutations import FOUND_BY_SEARCH, FOUND_BY_TESTS
 from replicas.search import search
 
+pytestmark = pytest.mark.kind("mutations")
+
 
 @pytest.mark.parametrize("name", FOUND_BY_SEARCH)
 def test_the_search_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from replicas.properties import broken
 from replicas.search import play, search
 from replicas.world import World
 
+pytestmark = pytest.mark.kind("model checks")
+
 
 @pytest.fixture(autouse=True)
 def _no_garbage() -> Iterator[None]:

@@ -30,7 +30,7 @@ from segstore.replication.metadata.metadata_log import MetadataLog
 from segstore.replication.metadata.records import ConfigRecord, MetadataRecord
 from segstore.replication.quorum_controller import Decision
 from segstore.replication.replica_manager import ReplicaManager
-from segstore.replication.side import ReplicatedWriter
+from segstore.replication.replicated_writer import ReplicatedWriter
 from segstore.replication.store import ReplicatedPartitionLog
 from segstore.storage.cleaner.cleanable import cleanable
 from segstore.storage.cleaner.cleaner import clean

@@ -13,6 +13,8 @@ import segstore
 
 from .judge import equal
 
+pytestmark = pytest.mark.kind("simulation of replicas")
+
 
 def replica(root: Path, values: Sequence[bytes]) -> Path:
     """A partition's directory, with a batch of each value."""

@@ -12,6 +12,8 @@ from simulation.model import Wrong
 from .mutations import MUTATIONS
 from .play import play
 
+pytestmark = pytest.mark.kind("simulation of replicas")
+
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:

@@ -28,9 +28,9 @@ from segstore.coordinator.offsets import cache
 from segstore.coordinator.share import partitions, state_partition
 from segstore.mutex import PATIENCE, Mutex
 from segstore.replication import (
+    change_counter,
     data_directory,
     local_replica,
-    news,
     opening,
     quorum_controller,
     waiting_appends,
@@ -342,7 +342,7 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
     instead: list[tuple[object, str, object]] = [
         *[
             (each, "SimpleQueue", queue)
-            for each in (data_directory, news, quorum_controller, waiting_appends)
+            for each in (data_directory, change_counter, quorum_controller, waiting_appends)
         ],
         *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler, snapshot_keeper)],
         *[(each, "Background", background) for each in (data_directory, quorum_controller, voter_log)],

@@ -20,6 +20,8 @@ from share_partitions.mutations import FOUND_BY_SEARCH, FOUND_BY_TESTS
 from share_partitions.search import search
 from share_partitions.spaces import SPACES
 
+pytestmark = pytest.mark.kind("model of share partitions")
+
 LARGE = "SEGSTORE_LARGE_SPACES" in os.environ
 MOST = 4_000  # states that are looked at in every run
 

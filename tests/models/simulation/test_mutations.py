@@ -20,6 +20,8 @@ from segstore.storage.store import partition_log
 from .model import Wrong
 from .play import play_seed
 
+pytestmark = pytest.mark.kind("simulation")
+
 SEEDS, STEPS = 40, 100
 
 Patch = Callable[[pytest.MonkeyPatch], None]

@@ -23,6 +23,8 @@ from .play import play, play_seed
 from .shrink import report, shrink
 from .steps import draw
 
+pytestmark = pytest.mark.kind("simulation")
+
 SEEDS, STEPS, CHUNKS = 200, 120, 20
 LONG_SEEDS, LONG_STEPS = 8, 1500
 """Always the same ones, in less than two minutes of one core: `make simulate` takes others each time. Long

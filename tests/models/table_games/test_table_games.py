@@ -14,6 +14,8 @@ import pytest
 from .mutations import MUTATIONS
 from .play import Game, Wrong
 
+pytestmark = pytest.mark.kind("games of tables")
+
 GAMES, TURNS = 60, 40
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from segstore.archiving import archive
 from segstore.archiving.remote import RemoteFiles
-from segstore.following.source_end import Lag
+from segstore.replica_fetcher.source_end import Lag
 
 
 def _tell_too_early() -> None:

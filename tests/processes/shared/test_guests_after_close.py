@@ -9,6 +9,8 @@ from shared_members import MemberError, members
 
 import segstore
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 APPENDING = """
 def append():
     try:

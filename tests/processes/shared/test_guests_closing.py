@@ -18,6 +18,8 @@ from waiting import until
 
 import segstore
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 ORDERS = list(itertools.permutations(range(3)))
 
 

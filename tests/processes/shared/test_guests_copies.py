@@ -14,6 +14,8 @@ from shared_members import MemberProcess, members
 
 import segstore
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 
 def by_hand(path: Path, copy: Path) -> None:
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns("host"))  # a socket

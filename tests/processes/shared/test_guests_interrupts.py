@@ -10,6 +10,8 @@ import pytest
 from shared_members import MemberError, members
 from waiting import until
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 STORM = """
 import random
 def storm(code, times, most):

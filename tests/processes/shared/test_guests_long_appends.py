@@ -17,6 +17,8 @@ from waiting import until
 import segstore
 from segstore.storage.log.guest_partition import MOST_AT_ONCE
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 OVERHEAD = 72
 """Bytes of a batch with one record of some 64 KiB, but for its value."""
 BATCH = 65536 - OVERHEAD

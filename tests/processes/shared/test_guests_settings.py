@@ -11,6 +11,8 @@ import pytest
 from shared_members import MemberError, MemberProcess, members
 from waiting import until
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 LAST = "[log().end_offset, *(f'{r.timestamp} {r.value[:1]}' for r in log().read(log().end_offset - 1))]"
 NEVER = (1 << 63) - 1
 APPENDS = {

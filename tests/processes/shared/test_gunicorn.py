@@ -19,6 +19,8 @@ from web_workers import WORKERS, Answer, Gunicorn, Load, gunicorn
 
 import segstore
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 pytest.importorskip("gunicorn", reason="gunicorn is not installed")
 
 APPLICATION = """

@@ -25,6 +25,8 @@ from segstore.storage.log.partition import Partition
 from segstore.storage.shared.members import Members
 from segstore.storage.shared.shared_file import SharedFile
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 RECORD = 69
 """Bytes of a batch of one record whose value is one byte."""
 

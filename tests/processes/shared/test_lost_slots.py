@@ -11,6 +11,8 @@ from shared_members import members
 import segstore
 from segstore._native import lib
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 
 def damage(root: Path, *, all_slots: bool) -> None:
     """Leave the published ends as a host that was killed within a publication: the sequence is odd, and a

@@ -14,6 +14,8 @@ from waiting import until
 import segstore
 from segstore._native import ffi, lib
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 PATIENT = {"shared.stopped.ms": 600_000, "shared.answer.ms": 600_000}
 SOON = {"shared.stopped.ms": 200, "shared.answer.ms": 600_000}
 RECORD = 69

@@ -16,6 +16,8 @@ from waiting import until
 import segstore
 from segstore._native import lib
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 RECORD = 69
 """Bytes of a batch of one record whose value is one byte."""
 ONE = {

@@ -21,6 +21,8 @@ from segstore.errors import HostUnavailableError, StoreLockedError, UnsupportedF
 from segstore.storage.meta import store_format
 from segstore.storage.store import writer
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 
 def hosts(several: list[MemberProcess]) -> list[MemberProcess]:
     return [each for each in several if each.run("store.role") == "host"]

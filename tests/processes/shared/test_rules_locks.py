@@ -20,6 +20,8 @@ from waiting import until
 import segstore
 from segstore._native import ffi, lib
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 PATIENT = {"shared.stopped.ms": 600_000, "shared.answer.ms": 600_000}
 """Nobody is fenced."""
 RECORD = 69

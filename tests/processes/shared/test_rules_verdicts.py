@@ -13,6 +13,8 @@ from waiting import until
 
 from segstore._native import lib
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 PATIENT = {"shared.stopped.ms": 60_000, "shared.answer.ms": 600_000}
 TOPIC = {"segment.bytes": 1000}
 LARGE = "log().append(b'%s' * 700)"

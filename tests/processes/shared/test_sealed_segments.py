@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from shared_members import MemberProcess, SharedWords, members
 from stores import seen_values, values
 from waiting import until
 
 import segstore
+
+pytestmark = pytest.mark.kind("members of a shared store")
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
 

@@ -15,6 +15,7 @@ from shared_members import SMALL, MemberProcess
 pytestmark = [
     pytest.mark.judge("strace"),
     pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace"),
+    pytest.mark.kind("members of a shared store"),
 ]
 OF_SHARING = re.compile(r"\.segstore/(shared|members|host)\b")
 

@@ -1,4 +1,4 @@
-"""The scenario of tests/support/scenario.py with aiokafka."""
+"""The scenario of tests/support/clients/scenario.py with aiokafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scenario of tests/support/scenario.py with kafka-python."""
+"""The scenario of tests/support/clients/scenario.py with kafka-python."""
 
 from __future__ import annotations
 

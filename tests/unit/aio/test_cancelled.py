@@ -22,6 +22,8 @@ from segstore.client.aio import AsyncConsumer, AsyncProducer
 from segstore.client.consumer import Consumer
 from segstore.coordinator.structs import OffsetAndMetadata
 
+pytestmark = pytest.mark.kind("interrupts")
+
 SMALL = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
 MOST_STEPS = 60
 WAYS = ["at once", "when it is done", "turns of the loop"]

@@ -20,6 +20,8 @@ from segstore.archiving import archive as module
 from segstore.archiving.verify import verify
 from segstore.errors import CorruptArchiveError
 
+pytestmark = pytest.mark.kind("faults of an archive")
+
 Fault = Callable[[FaultyObjects, str], None]
 LOG, COMMIT, LIST = r"/good/.*\.log$", r"\.commit$|\.state$", r"/good/.*\.segments$"
 OBJECTS = {"a segment": LOG, "commits and states": COMMIT, "a list of segments": LIST}

@@ -82,6 +82,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     return lambda: RemoteFiles(str(tmp_path / "a/log"))
 
 
+@pytest.mark.kind("S3 server")
 def test_objects_are_written_listed_read_and_deleted(make: Make) -> None:
     remote = make()
     assert remote.list("") == remote.list("claims/") == {}
@@ -99,6 +100,7 @@ def test_objects_are_written_listed_read_and_deleted(make: Make) -> None:
     assert remote.list("") == {"claims/2": 3, "topics/a b/empty": 0}
 
 
+@pytest.mark.kind("S3 server")
 def test_ranges_end_with_the_object(make: Make) -> None:
     remote = make()
     remote.write("x", [b"0123456789"])
@@ -110,6 +112,7 @@ def test_ranges_end_with_the_object(make: Make) -> None:
         assert bytes(buffer) == there
 
 
+@pytest.mark.kind("S3 server")
 def test_what_is_not_there_is_told(make: Make) -> None:
     remote = make()
     for read in (remote.read, lambda name: remote.read_range(name, 0, 1)):
@@ -117,6 +120,7 @@ def test_what_is_not_there_is_told(make: Make) -> None:
             read("no/such")
 
 
+@pytest.mark.kind("S3 server")
 @pytest.mark.parametrize("size", [3, len(BIG)], ids=["small", "large"])
 def test_an_error_of_the_parts_leaves_no_object(
     make: Make, size: int, monkeypatch: pytest.MonkeyPatch
@@ -136,6 +140,7 @@ def test_an_error_of_the_parts_leaves_no_object(
         assert remote.list("") == {}
 
 
+@pytest.mark.kind("S3 server")
 def test_it_travels_to_other_processes(make: Make) -> None:
     remote = make()
     remote.write("x", [b"1"])
@@ -144,6 +149,7 @@ def test_it_travels_to_other_processes(make: Make) -> None:
     assert there.write("y", [b"22"]) == 2
 
 
+@pytest.mark.kind("S3 server")
 def test_a_forks_child_has_connections_of_its_own(make: Make) -> None:
     remote = make()
     remote.write("x", [b"1"])
@@ -214,6 +220,7 @@ def _first(count: int, method: str, answer: str) -> Callable[[str, str], str | N
     return fault
 
 
+@pytest.mark.kind("S3 server")
 @pytest.mark.parametrize("answer", ["SlowDown", "InternalError", LOST])
 @pytest.mark.parametrize("size", [10, len(BIG)], ids=["small", "large"])
 def test_a_request_that_fails_is_made_again(
@@ -226,11 +233,13 @@ def test_a_request_that_fails_is_made_again(
         assert through.list("") == {"x": size}
 
 
+@pytest.mark.kind("S3 server")
 def test_a_small_object_is_one_request(faults: S3Faults, through: RemoteFiles) -> None:
     through.write("commits/x", [b"1" * 4000])
     assert [each.split("?")[0].split("/")[0] for each in faults.requests] == ["PUT "]
 
 
+@pytest.mark.kind("S3 server")
 def test_a_server_that_stays_busy_is_told_and_leaves_no_object(
     faults: S3Faults, s3_bucket: str, s3_server: S3Server
 ) -> None:
@@ -241,6 +250,7 @@ def test_a_server_that_stays_busy_is_told_and_leaves_no_object(
     assert remote.list("") == {}
 
 
+@pytest.mark.kind("S3 server")
 @pytest.mark.parametrize("answer", ["ExpiredToken", "AccessDenied"])
 def test_refused_credentials_are_told_at_once(faults: S3Faults, through: RemoteFiles, answer: str) -> None:
     through.write("x", [b"1"])
@@ -252,6 +262,7 @@ def test_refused_credentials_are_told_at_once(faults: S3Faults, through: RemoteF
     assert through.write("y", [b"1"]) == 1
 
 
+@pytest.mark.kind("S3 server")
 def test_a_server_that_is_gone_is_waited_for(s3_server: S3Server, s3_bucket: str) -> None:
     remote = RemoteFiles(s3_bucket, patience=0)
     s3_server.kill()
@@ -271,6 +282,7 @@ def test_a_server_that_is_gone_is_waited_for(s3_server: S3Server, s3_bucket: str
     assert told[0] == told[1]  # so that it is logged once
 
 
+@pytest.mark.kind("S3 server")
 def test_no_secret_is_told(s3_server: S3Server, s3_bucket: str) -> None:
     bucket = s3_bucket.partition("@")[2].partition("?")[0]
     remote = RemoteFiles(s3_server.uri(f"{bucket}/log", secret=f"not-{SECRET}"))
@@ -298,6 +310,7 @@ def test_no_secret_of_a_wrong_uri_is_told(uri: str, told: str) -> None:
     }
 
 
+@pytest.mark.kind("S3 server")
 def test_the_environment_has_endpoint_and_region(
     s3_server: S3Server, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

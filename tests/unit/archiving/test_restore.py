@@ -257,6 +257,7 @@ def test_a_power_cut_behind_a_restore(
     assert segstore.check(tmp_path / "disk" / "restored") == []
 
 
+@pytest.mark.kind("kills")
 def test_killed_at_each_call(store_dir: Path, tmp_path: Path) -> None:
     with segstore.open(store_dir, clock=Clock()) as store:
         store.create_topic("t", config={"segment.bytes": 1000})

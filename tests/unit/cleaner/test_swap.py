@@ -35,6 +35,8 @@ from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
 from segstore.storage.log.append import append_batches
 from segstore.storage.log.transaction_markers import end_transaction
 
+pytestmark = pytest.mark.kind("faults")
+
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -209,6 +209,7 @@ def test_a_throttled_compaction_ends_when_the_store_closes(store_dir: Path) -> N
         assert len(list(records(store.partition("t")))) == 60
 
 
+@pytest.mark.kind("kills")
 def test_killed_at_each_call_of_a_sweep_that_compacts(tmp_path: Path) -> None:
     with segstore.open(tmp_path / "s", config=BY_HAND) as store:
         store.create_topic("t", config=COMPACT)

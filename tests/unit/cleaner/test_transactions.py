@@ -257,7 +257,7 @@ class Model:
         return {key: value for key, (_, value) in self.held.items() if value is not None}
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("number", range(25))
 def test_transactions_against_a_model(tmp_path: Path, seed: int, number: int, clock: Clock) -> None:
     rng, path = random.Random(f"{seed} {number}"), tmp_path / "store"

@@ -158,6 +158,7 @@ def test_drawn_logs(tmp_path_factory: pytest.TempPathFactory, drawn: Drawn) -> N
 # --- crashes and errors ------------------------------------------------------------------------
 
 
+@pytest.mark.kind("kills")
 def test_killed_at_every_call(tmp_path: Path) -> None:
     """... the log says the same after the next open, and may be upgraded then."""
     state = written(tmp_path / "state", *TWO)

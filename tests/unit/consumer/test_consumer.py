@@ -121,7 +121,7 @@ def test_a_time_of_append_says_so(store: segstore.Store) -> None:
         assert [record.timestamp_type for record in drain(consumer)] == [1]
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("source", [s for s in broker_partitions() if s.form == "clean"], ids=lambda s: s.id)
 @pytest.mark.parametrize("how", ["poll", "iterate"])
 def test_a_brokers_directory_is_read_as_its_consumer_did(source: Any, how: str) -> None:

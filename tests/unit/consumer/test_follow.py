@@ -283,6 +283,7 @@ def writing(store_dir: Path) -> Iterator[Any]:
         os.close(end)
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("how", ["poll", "iterate", "poll_arrow"])
 def test_a_live_writer_in_another_process_is_followed(store_dir: Path, writing: Any, how: str) -> None:
     """Each record wakes the reader, and costs it a bounded number of looks; benchmarks/bench_latency.py says
@@ -309,6 +310,7 @@ def test_a_live_writer_in_another_process_is_followed(store_dir: Path, writing: 
     store.close()
 
 
+@pytest.mark.kind("kills")
 def test_what_a_killed_writer_left_is_read(store_dir: Path, writing: Any) -> None:
     child, go = writing(1_000_000, 0)
     store, consumer = opened(store_dir, "t", isolation_level="read_committed")
@@ -327,6 +329,7 @@ def test_what_a_killed_writer_left_is_read(store_dir: Path, writing: Any) -> Non
     store.close()
 
 
+@pytest.mark.kind("programs")
 def test_a_consumer_in_a_forked_child_is_refused_with_its_store(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         fill(store)

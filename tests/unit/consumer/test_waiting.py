@@ -26,7 +26,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore._native import ffi, lib
 from segstore.client.consumer.fetcher import Fetcher
-from segstore.storage.meta.followed_ends import LATE, FollowedEnds
+from segstore.storage.meta.tailed_ends import LATE, FollowedEnds
 from segstore.storage.store import reader
 
 
@@ -89,6 +89,7 @@ with segstore.open(path, mode=mode) as store, segstore.Consumer(
 SETTLED, WATCHED = 4, 10  # seconds
 
 
+@pytest.mark.kind("strace")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace here")
 @pytest.mark.judge("strace")
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_a_nudge_wakes_it(sides: Any) -> None:
     with at_the_end(store) as consumer:
         following, deadline = consumer._following, time.monotonic() + LONG_MS / 1000
         following.begin()
-        writer._nudge()
+        writer.nudge()
         assert following.wait(deadline, LONG_MS) == []
         following.begin()
         writer.create_topic("u")  # other news come with a nudge

@@ -32,6 +32,8 @@ from segstore.coordinator.group.assignors.sticky import decode_user_data, encode
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError
 
+pytestmark = pytest.mark.kind("models")
+
 TOPICS = ("a", "b", "c", "d", "é")
 
 

@@ -5,6 +5,8 @@ Kafka's GroupMetadataManagerTest and ConsumerGroupTest are among them.
 from __future__ import annotations
 
 import random
+import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from group_members import Classic, Member, id_of, info
 from groups import Monotonic, Unsynced, coordinator, offsets
 
 import segstore
+from segstore.coordinator import linear_pattern
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.classic.member import Joining
 from segstore.coordinator.group.consumers.group import ConsumerGroup
@@ -226,6 +229,24 @@ def test_a_classic_member_looks_for_no_topics_of_expressions(
     assert offsets(store).consumer("g")[key].topics == {"t"}  # type: ignore[union-attr]
     a.beat(**may)
     assert offsets(store).consumer("g")[key].topics == {"t", "u"}  # type: ignore[union-attr]
+
+
+def test_an_expression_that_is_no_longer_understood_keeps_its_topics(
+    store: segstore.Store, found: GroupCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was accepted while google-re2 was installed; other members must go on."""
+    with monkeypatch.context() as patched:
+        patched.setattr(linear_pattern, "_by_re2", lambda pattern: re.compile(pattern).fullmatch)
+        a = Member(store, "a", topic_names=(), topic_regex="(?i)T.*").join()
+    monkeypatch.setitem(sys.modules, "re2", None)
+    b = Member(store, "b", topic_names=(), topic_regex="x.*").join()
+    store.create_topic("x1")
+    store.create_topic("t2")
+    settle(store, a, b)
+    assert a.given.keys() == {id_of(store)}
+    assert b.given.keys() == {id_of(store, "x1")}
+    with pytest.raises(InvalidRegularExpressionError, match="google-re2"):
+        Member(store, "c", topic_regex="(?i)X").join()
 
 
 def test_names_and_an_expression_add_up(store: segstore.Store, found: GroupCoordinator) -> None:

@@ -66,6 +66,7 @@ def test_what_is_left_goes_with_the_next_look_for_what_has_expired(
         assert (offsets.expire(), offsets.groups()) == ({}, {"g"})
 
 
+@pytest.mark.kind("programs")
 def test_a_process_that_has_used_no_group_forgets_them_too(store_dir: Path) -> None:
     """What a deletion did depended on which names of the package the process had looked at."""
     with opened(store_dir) as store:

@@ -197,7 +197,7 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @settings(max_examples=40)
 @given(steps=STEPS)
 def test_memory_and_log_say_the_same(tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -> None:

@@ -34,6 +34,8 @@ from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
 
+pytestmark = pytest.mark.kind("Kafka's tools")
+
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 INT32 = st.integers(0, 2**31 - 1)
 TOPICS = st.dictionaries(TEXT.filter(bool), st.lists(INT32, unique=True, min_size=1), max_size=4)

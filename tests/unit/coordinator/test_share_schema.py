@@ -36,6 +36,8 @@ from segstore.coordinator.offsets.share_schema import (
 )
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
 
+pytestmark = pytest.mark.kind("Kafka's tools")
+
 A, B = b"a" * 16, b"b" * 16
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
 INT32, INT64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)

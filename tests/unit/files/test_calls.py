@@ -145,6 +145,7 @@ def test_errors_name_errno_and_path(path: Path) -> None:
             assert caught.value.filename == str(path)
 
 
+@pytest.mark.kind("programs")
 def test_a_full_disk_is_told_and_the_rest_stays_to_be_cut(path: Path) -> None:
     """RLIMIT_FSIZE stands for the full disk: a short write first, then the error."""
     child = """
@@ -288,6 +289,7 @@ def test_write_atomic_that_fails_leaves_the_old_content_and_nothing_else(path: P
     assert os.listdir(path.parent) == ["file"]
 
 
+@pytest.mark.kind("kills")
 def test_write_atomic_killed_at_every_step_leaves_old_or_new(path: Path) -> None:
     path.write_bytes(b"old")
     for nth in range(1, 10):
@@ -350,6 +352,7 @@ def test_write_together_that_fails_leaves_no_temporary_file(old_together: Path, 
     assert os.listdir(old_together / "inner") == ["c"]
 
 
+@pytest.mark.kind("kills")
 def test_write_together_killed_at_every_step_leaves_each_file_old_or_new_in_order(
     old_together: Path,
 ) -> None:

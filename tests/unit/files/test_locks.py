@@ -67,6 +67,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.kind("programs")
 def test_a_posix_lock_as_a_broker_takes_it_excludes_ours_and_is_named(path: Path) -> None:
     path.write_bytes(b"1")
     with subprocess.Popen(
@@ -85,6 +86,7 @@ def test_a_posix_lock_as_a_broker_takes_it_excludes_ours_and_is_named(path: Path
     assert files.lock_holder(path) is None
 
 
+@pytest.mark.kind("programs")
 def test_our_lock_excludes_a_posix_lock(path: Path) -> None:
     with files.lock(path):
         child = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
@@ -94,6 +96,7 @@ def test_our_lock_excludes_a_posix_lock(path: Path) -> None:
     assert "BlockingIOError" in done.stderr
 
 
+@pytest.mark.kind("kills")
 def test_a_forked_child_does_not_keep_the_lock(path: Path) -> None:
     handle = files.lock(path)
     reading, writing = os.pipe()

@@ -98,6 +98,7 @@ STEPS: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize(
     ("file_mode", "wanted"),
     [
@@ -129,7 +130,7 @@ def test_of_what_the_cleaner_writes(store_dir: Path, umask: int) -> None:
     assert modes(store_dir) == OWN
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_a_copy_is_for_its_owner(store_dir: Path, tmp_path: Path, umask: int) -> None:
     _appends(store_dir, None)
     copy(store_dir, tmp_path / "copied")

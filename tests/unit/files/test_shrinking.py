@@ -22,6 +22,8 @@ import segstore
 from segstore.errors import SegstoreError
 from segstore.files import Files
 
+pytestmark = pytest.mark.kind("damage")
+
 RECORDS = 60
 
 

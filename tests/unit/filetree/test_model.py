@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from checkpoint_store import CHUNK, SMALL, held, random_bytes
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from stores import tree
 
 import segstore
 from segstore.filetree import File, file_tree
+
+pytestmark = pytest.mark.kind("models")
 
 PATHS = st.sampled_from(["/a", "/a/b", "/a/b/c", "/d", "/d/e", "/a/e", "/f"])
 

@@ -213,6 +213,7 @@ def expected(acknowledged: int) -> dict[str, bytes | None]:
     return dict(plain)
 
 
+@pytest.mark.kind("kills")
 def test_kills_at_each_call(tmp_path: Path) -> None:
     """What was acknowledged is there; what was going on is there whole, or not at all."""
     base = tmp_path / "base"

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from segstore.index.txn_index import ENTRY_SIZE, AbortedTxn, aborted, format_entries, parse
 
+pytestmark = pytest.mark.kind("Kafka's tools")
+
 FILE = Path("flights-txn-0") / "00000000000000000000.txnindex"
 GOLDEN_TXNS = [AbortedTxn(0, 52, 77, 78), AbortedTxn(0, 78, 103, 104)]
 TXNS = [

@@ -432,6 +432,7 @@ def test_one_write_for_each_append(store_dir: Path, long_way: bool, monkeypatch:
         assert files.count("pwrite", "pwritev") == len(files.calls) == 5, files.counts()
 
 
+@pytest.mark.kind("kills")
 def test_an_append_killed_at_each_call_leaves_a_good_log(tmp_path: Path) -> None:
     with segstore.open(tmp_path / "state", clock=Clock(NOW)) as store:
         store.create_topic("t", config={"segment.bytes": 400, "index.interval.bytes": 1})

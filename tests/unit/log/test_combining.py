@@ -555,6 +555,7 @@ def test_many_threads(store_dir: Path) -> None:
     assert segstore.check(store_dir) == []
 
 
+@pytest.mark.kind("programs")
 def test_threads_of_c_alone(tmp_path: Path) -> None:
     """Six threads append, one pauses the tail and opens it again, signals come, and writes for several fail.
     The thread sanitizer looks on, if there is one that runs here.
@@ -566,6 +567,7 @@ def test_threads_of_c_alone(tmp_path: Path) -> None:
     assert refused > 0
 
 
+@pytest.mark.kind("programs")
 def test_a_tail_that_is_opened_as_it_quits_has_a_descriptor(tmp_path: Path) -> None:
     """The pool of descriptors quits a tail while the holder of the append token opens it: it is open with its
     descriptor, or paused.

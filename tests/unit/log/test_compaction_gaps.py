@@ -15,7 +15,7 @@ import segstore
 from segstore.files import Files
 from segstore.storage import cleaner
 from segstore.storage.meta.checked_copy import read_copy, write_copy
-from segstore.storage.meta.small_files import seal, unseal
+from segstore.storage.meta.framed import seal, unseal
 from segstore.storage.repair import repair
 
 CHECKPOINT = "cleaner-offset-checkpoint"
@@ -200,6 +200,7 @@ def test_repair_forgets_what_the_cleaner_s_checkpoint_says(store_dir: Path, dama
     assert_sound(store_dir, left)
 
 
+@pytest.mark.kind("kills")
 def test_killed_at_each_call_of_the_change(tmp_path: Path) -> None:
     """There and back: each time the log is read whole, after the recovery too."""
     left = stopped(tmp_path / "s")

@@ -61,6 +61,7 @@ def begun(store: segstore.Store, config: dict[str, Any] | None = None) -> segsto
     return log
 
 
+@pytest.mark.kind("programs")
 def test_other_threads_wait_for_one_slow_write_at_most(store_dir: Path, tmp_path: Path) -> None:
     """A write waits for another thread of Python's here; the first one waits in vain, for 200 ms, since
     nothing says before that the disk is slow.

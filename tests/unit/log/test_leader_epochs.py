@@ -84,6 +84,7 @@ def test_retention(built: Path, store_dir: Path) -> None:
         assert epochs(store_dir) == [(3, 40)]
 
 
+@pytest.mark.kind("kills")
 def test_killed_at_each_call(state: Path, tmp_path: Path) -> None:
     """The next open forgets them, and nothing else."""
 

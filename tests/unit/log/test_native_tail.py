@@ -321,6 +321,7 @@ def test_what_c_appends_is_seen_at_once(store_dir: Path, log: segstore.Partition
     assert tail_of(log).c.appends == 20
 
 
+@pytest.mark.kind("programs")
 def test_nothing_is_seen_before_it_is_written(store_dir: Path) -> None:
     ends: list[tuple[int, int]] = []
 
@@ -657,6 +658,7 @@ def test_settings_that_change(store_dir: Path, log: segstore.PartitionLog) -> No
     assert log.append(b"small") == 2
 
 
+@pytest.mark.kind("programs")
 def test_a_child_process_does_not_append(log: segstore.PartitionLog) -> None:
     child = os.fork()
     if not child:

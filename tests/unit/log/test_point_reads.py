@@ -80,7 +80,7 @@ def everywhere(log: Log, rng: random.Random) -> list[int]:
     return offsets + offsets[::-1] + rng.choices(offsets, k=len(offsets))
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_both_ways_give_the_same_record_or_error(path: Path, mode: str, rng: random.Random) -> None:
     with segstore.open(path, mode) as store:
@@ -96,7 +96,7 @@ def test_both_ways_give_the_same_record_or_error(path: Path, mode: str, rng: ran
             assert short == long, offset
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_many_are_as_one_each(path: Path, mode: str, rng: random.Random) -> None:
     with segstore.open(path, mode) as store:
@@ -118,7 +118,7 @@ def test_many_are_as_one_each(path: Path, mode: str, rng: random.Random) -> None
             assert list(log.read_many(offsets)) == wanted
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_committed_records_alone(path: Path, mode: str) -> None:
     with segstore.open(path, mode) as store:
@@ -150,7 +150,7 @@ def damage(whole: Path, partition: Path, rng: random.Random) -> int:
     return base
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_damage_gives_what_was_written_or_the_error_of_the_long_way(
     made: Path, tmp_path: Path, mode: str, rng: random.Random
@@ -252,6 +252,7 @@ def test_no_offsets_give_no_records(store_dir: Path) -> None:
             assert len(store.partition("t").read_many(asked)) == 0
 
 
+@pytest.mark.kind("kills")
 def test_what_is_closed_deleted_or_forked(store_dir: Path) -> None:
     with write_topic(store_dir, [[b"a", b"b"]], close=False) as store:
         log = store.partition("t")
@@ -403,6 +404,7 @@ def test_what_lies_behind_the_end_is_never_given(store_dir: Path) -> None:
             assert follower.read_one(2 + i).value == log.read_one(2 + i).value == b"%d" % i
 
 
+@pytest.mark.kind("kills")
 def test_a_log_that_was_cut_and_written_on(store_dir: Path) -> None:
     """What a reader remembers of batches that a power cut took is not taken for what lies there by now."""
 

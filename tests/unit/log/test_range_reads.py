@@ -18,7 +18,7 @@ from mixed_logs import LOGS, headers, some
 from stores import Clock
 
 import segstore
-from segstore import spare
+from segstore import read_buffers
 from segstore.errors import SegstoreError, StorageError
 from segstore.storage.log import range_read
 
@@ -28,9 +28,9 @@ Log = segstore.PartitionLog
 @pytest.fixture(autouse=True)
 def _own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small reads go the short way too; nothing is kept of other tests."""
-    monkeypatch.setattr(spare, "LEAST", 1)
-    monkeypatch.setattr(spare, "_bytes", spare.Spare())
-    monkeypatch.setattr(spare, "_arrays", spare.Spare())
+    monkeypatch.setattr(read_buffers, "LEAST", 1)
+    monkeypatch.setattr(read_buffers, "_bytes", read_buffers.Spare())
+    monkeypatch.setattr(read_buffers, "_arrays", read_buffers.Spare())
     monkeypatch.setattr(range_read, "_unused", [])
 
 
@@ -59,7 +59,7 @@ def read(log: Log, offset: int, size: int, **how: Any) -> object:
 
 
 def by_both_ways(log: Log, offset: int, size: int, **how: Any) -> tuple[object, object]:
-    spare.keep(size, used(size))
+    read_buffers.keep(size, used(size))
     short = read(log, offset, size, **how)
     with long_reads():
         return short, read(log, offset, size, **how)
@@ -79,7 +79,7 @@ class Told(CountingFiles):
 SIZES = (61, 200, 700, 3_000, 20_000, 60_000)
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_both_ways_give_the_same(made: Path, store_dir: Path, mode: str, rng: random.Random) -> None:
     files = Told()
@@ -101,7 +101,7 @@ def test_both_ways_give_the_same(made: Path, store_dir: Path, mode: str, rng: ra
     assert files.found > 10
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_damage_gives_what_the_long_way_gives(
     made: Path, tmp_path: Path, mode: str, rng: random.Random
@@ -173,10 +173,10 @@ def test_the_end_of_a_log_is_one_call_too(log: Log) -> None:
         last = log.read(starts[-1], size)
         starts.append(last.next_offset)
     wanted, arena = list(last), bytes(bytearray(last.arena))
-    spare.keep(size, used(size))
+    read_buffers.keep(size, used(size))
     assert log.read(starts[-3], size).next_offset == starts[-2]
     more = 2 * len(arena)
-    spare.keep(more, used(more))
+    read_buffers.keep(more, used(more))
     files.clear()
     files.found = 0
     found = log.read(starts[-2], more)
@@ -227,11 +227,11 @@ def test_a_disk_that_refuses_to_read(store_dir: Path) -> None:
     with segstore.open(store_dir, files=files) as store:
         log = filled(store)
         wanted = read(log, 30, 9000)
-        spare.keep(9000, used(9000))
+        read_buffers.keep(9000, used(9000))
         files.arm(1, 1)  # the short way alone fails: the long way reads
         assert read(log, 30, 9000) == wanted
         assert files.hits == 1
-        spare.keep(9000, used(9000))
+        read_buffers.keep(9000, used(9000))
         files.arm(1, 1000)
         with pytest.raises(StorageError, match="I/O error"):
             log.read(30, 9000)
@@ -245,7 +245,7 @@ def test_what_a_handler_raises_within_a_read_is_not_lost(
     with segstore.open(store_dir, files=files) as store:
         log = filled(store)
         wanted = read(log, 30, 9000)
-        spare.keep(9000, used(9000))
+        read_buffers.keep(9000, used(9000))
         files.arm(1, 1)
         with pytest.raises(raised):
             log.read(30, 9000)
@@ -268,9 +268,9 @@ def test_a_handler_reads_within_a_read(store_dir: Path) -> None:
         log = store.partition("t")
         log.append_batch([b"%0100d" % i for i in range(1000)], batch_bytes=3000)
         outer, inner = read(log, 30, 9000), read(log, 500, 9000)
-        spare._bytes = spare.Spare()
+        read_buffers._bytes = read_buffers.Spare()
         for _ in range(2):
-            spare.keep(9000, used(9000))
+            read_buffers.keep(9000, used(9000))
         got: list[object] = []
         within.append(lambda: got.append(read(log, 500, 9000)))
         assert read(log, 30, 9000) == outer

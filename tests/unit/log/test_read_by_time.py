@@ -31,7 +31,7 @@ def found(log: segstore.PartitionLog, max_bytes: int, **how: Any) -> Iterator[tu
         yield from ((*record, kind) for record, kind in zip(records, kinds, strict=True))
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("level", [None, "read_committed"])
 @pytest.mark.parametrize("partition", CLEAN, ids=lambda path: path.name)
 def test_what_a_broker_wrote(partition: Path, level: str | None, tmp_path: Path, rng: random.Random) -> None:
@@ -49,7 +49,7 @@ def test_what_a_broker_wrote(partition: Path, level: str | None, tmp_path: Path,
                 assert list(found(log, max_bytes, times=(first, last), **how)) == want, (first, last)
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_stamps_in_any_order(codec: str, kind: str, store_dir: Path, rng: random.Random) -> None:

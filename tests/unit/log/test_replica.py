@@ -373,7 +373,7 @@ def test_appends_of_a_leader_are_seen_with_the_high_watermark(log: segstore.Part
 # --- what fails ----------------------------------------------------------------------------------
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("what", ["append", "truncate", "begin anew", "go on"])
 def test_each_call_fails(tmp_path: Path, led: bytes, what: str, rng: random.Random) -> None:
     """The log is as before, or as afterwards, or fenced; after the next open it is a part of the leader's."""

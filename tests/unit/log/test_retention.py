@@ -146,7 +146,7 @@ def test_what_the_settings_do_not_ask_for(store_dir: Path, config: dict[str, Any
         assert store.partition("t").start_offset == 0
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_a_broker_s_topic_is_never_swept(broker_partition: Partition, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(broker_partition.path, root / broker_partition.path.name)
@@ -284,6 +284,7 @@ def test_what_was_read_stays(store_dir: Path) -> None:
             log.read(0)
 
 
+@pytest.mark.kind("programs")
 def test_a_reader_in_another_process_that_comes_late_is_told(store_dir: Path) -> None:
     program = """
 import sys, segstore
@@ -347,6 +348,7 @@ def test_readers_and_appends_go_on_during_sweeps(store_dir: Path) -> None:
 # --- what goes wrong ---------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("kills")
 def test_killed_at_each_call_of_a_sweep(tmp_path: Path) -> None:
     clock = Clock()
     write(tmp_path / "s", 23, {"retention.bytes": 2000}, clock).close()

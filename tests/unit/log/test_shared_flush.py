@@ -21,7 +21,10 @@ from waiting import until
 import segstore
 from segstore import StorageError
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes share a store on Linux only")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="processes share a store on Linux only"),
+    pytest.mark.kind("members of a shared store"),
+]
 
 QUICK = {"shared.answer.ms": 500}
 COUNT = "files.fault = lambda *_: None; files.arm(1, 1 << 30)"

@@ -65,6 +65,7 @@ def deleted_below(log: segstore.PartitionLog) -> None:
 CHANGES = {"a roll": rolled, "an append": by_python, "a log start": deleted_below}
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("change", CHANGES)
 def test_readers_see_no_less_and_no_other_segments_end_while_a_view_is_replaced(
     log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch, change: str
@@ -122,6 +123,7 @@ def test_a_reader_is_never_behind_what_was_acknowledged(log: segstore.PartitionL
     assert failures == []
 
 
+@pytest.mark.kind("programs")
 def test_a_cut_shows_less_at_once(tmp_path: Path) -> None:
     log = opened(tmp_path / "t", config={})
     begun(log)

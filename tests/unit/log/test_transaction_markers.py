@@ -288,6 +288,7 @@ def test_two_end_transactions_over_the_same_partitions(store: segstore.Store) ->
     assert [len(committed(log)) for log in logs] == [100] * 3
 
 
+@pytest.mark.kind("kills")
 def test_a_kill_between_two_markers_is_finished_by_asking_again(store_dir: Path) -> None:
     def write(tell: object) -> None:
         files = FailingFiles(["pwrite"], lambda *_: os.kill(os.getpid(), signal.SIGKILL), 0)

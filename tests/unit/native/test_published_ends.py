@@ -84,7 +84,7 @@ def test_of_layout_and_epoch_there_are_32_bits(shared: Any) -> None:
     assert snapshot(readable, [0]) == (1, [*EDGES[:6], 5, -(2**31)])
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("bit", range(512))
 def test_a_bit_that_flips_in_a_slot_is_told(shared: Any, bit: int) -> None:
     writable, readable = shared
@@ -202,6 +202,7 @@ def test_threads_never_see_half_a_publication(shared: Any) -> None:
         sys.setswitchinterval(previous)
 
 
+@pytest.mark.kind("kills")
 def test_processes_never_see_half_a_publication(shared: Any) -> None:
     writable, readable = shared
     pid = os.fork()

@@ -20,6 +20,8 @@ from segstore._native import ffi, lib
 from segstore.files import Files
 from segstore.storage.shared.members import Members
 
+pytestmark = pytest.mark.kind("members of a shared store")
+
 files = Files()
 WAITED = 1 << 31
 LONG = int(PATIENCE * 1000)

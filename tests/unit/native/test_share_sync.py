@@ -22,7 +22,10 @@ from waiting import until
 
 from segstore._native import ffi, held, lib
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes share a store on Linux only")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="processes share a store on Linux only"),
+    pytest.mark.kind("members of a shared store"),
+]
 
 Started = Callable[..., Process]
 

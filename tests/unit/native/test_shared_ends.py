@@ -126,6 +126,7 @@ def test_E5_ends_that_are_swapped_as_one_count_once_that_is_decided(logs: Shared
     assert ends() == [14, 12]
 
 
+@pytest.mark.kind("programs")
 def test_E5_each_look_is_of_one_moment(tmp_path: Path) -> None:
     """Members swap as fast as they can, a host swaps two logs as one and stops within; readers look at one
     log and at all, and a follower waits.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from stressed import watched
+
+pytestmark = pytest.mark.kind("programs")
 
 
 def test_members_that_die_within_a_write_lose_and_double_nothing(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_reasons_are_told_a_line_each() -> None:
         assert get(address(endpoint), "/readyz").body == "broken\nno room\nno leader\n"
 
 
+@pytest.mark.kind("programs")
 def test_the_child_of_a_fork_has_no_endpoint() -> None:
     with shown() as endpoint:
         child = os.fork()

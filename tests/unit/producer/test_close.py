@@ -97,6 +97,7 @@ def test_stores_that_nothing_can_be_sent_to(store_dir: Path, mode: str) -> None:
         store.close()
 
 
+@pytest.mark.kind("kills")
 def test_a_forked_child_is_refused(store: segstore.Store) -> None:
     with Producer(store, linger_ms=60_000) as producer:
         future = producer.send("t", b"parent")

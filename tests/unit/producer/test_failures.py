@@ -22,7 +22,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer, delivery
-from segstore.storage.told import ReportedFailures
+from segstore.storage.reported_failures import ReportedFailures
 
 
 def full(path: str = "") -> OSError:

@@ -25,6 +25,8 @@ from segstore.storage.producers.producer_state import (
     parse_snapshot,
 )
 
+pytestmark = pytest.mark.kind("Kafka's tools")
+
 ENTRIES = [
     SnapshotEntry(0x0102030405060708, 0x1112, 0x21222324, 5000, 24, 1795237704945, 9, 4990),
     SnapshotEntry(3, 0, -1, -1, 0, 1795237704945, 0, -1),

@@ -91,6 +91,7 @@ def run_transactions(files: Files, path: Path) -> None:
             end_transaction([log], 1, 0, 3, i % 2 == 0)
 
 
+@pytest.mark.kind("kills")
 def test_killed_at_each_call(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with segstore.open(state, clock=Clock(step=1)) as store:
@@ -173,7 +174,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], bool]] = {
 }
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("slot", [0, 2, -1])
 @pytest.mark.parametrize("name", DAMAGE)
 def test_an_index_is_made_anew(aborts: Path, name: str, slot: int) -> None:

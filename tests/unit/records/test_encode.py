@@ -33,6 +33,8 @@ from segstore.records import (
 )
 from segstore.records.encoded import pool
 
+pytestmark = pytest.mark.kind("Kafka's tools")
+
 KIB = 1024
 CODEC = pytest.mark.parametrize("codec", range(5), ids=CODECS)
 

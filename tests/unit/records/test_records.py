@@ -60,7 +60,7 @@ def records(request: pytest.FixtureRequest) -> Records:
     return read(blob(request.param))
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_records_that_a_broker_wrote(broker_partition: Partition) -> None:
     """As its consumer received them; control batches left out; also as Arrow."""
     got, kinds, epochs, rows = [], [], [], []

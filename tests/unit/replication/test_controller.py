@@ -153,7 +153,7 @@ def test_r31_what_was_written_is_the_whole_state() -> None:
     effects: Effects = ()
     for broker in range(3):
         effects += beat(of, broker)
-    effects += of.create_partition(KEY, (0, 1, 2))
+    effects += of.create_partitions({KEY: (0, 1, 2)})
     effects += of.on_time(NOW + SESSION)
     read = controller(live=0)
     for effect in effects:
@@ -378,15 +378,6 @@ def test_r26_each_partition_has_its_own_min_insync_replicas() -> None:
     assert (of.partitions[KEY].elr, of.partitions["strict"].elr) == ((), (1,))
 
 
-def test_r24_unclean_elections_are_allowed_for_each_partition_by_itself() -> None:
-    of = controller(live=2)
-    led(of, isr=(), elr=(2,), leader=NO_LEADER)
-    of.partitions["loose"] = of.partitions[KEY]
-    of.settings["loose"] = TopicSettings(unclean_leader_election=True)
-    of.elect_unclean()
-    assert (of.partitions[KEY].leader, of.partitions["loose"].leader) == (NO_LEADER, 0)
-
-
 CHANGED: dict[str, tuple[int, tuple[int, ...], int]] = {
     "lowered": (1, (), 1),
     "raised": (3, (), 1),
@@ -432,14 +423,6 @@ def test_settings_of_an_unknown_partition_change_nothing() -> None:
 
 
 # --- elections -----------------------------------------------------------------------------------
-
-
-def test_r24_an_unclean_election_only_where_it_is_allowed() -> None:
-    for allowed, leader in ((False, NO_LEADER), (True, 0)):
-        of = controller(live=2, unclean_leader_election=allowed)
-        led(of, isr=(), elr=(2,), leader=NO_LEADER)
-        of.elect_unclean()
-        assert (of.partitions[KEY].leader, of.partitions[KEY].recovering) == (leader, allowed)
 
 
 def test_r24_an_unclean_election_by_request() -> None:
@@ -533,7 +516,7 @@ def test_of_an_unknown_partition() -> None:
 
 def test_a_new_partition_has_its_live_replicas_in_sync() -> None:
     of = controller(live=2)
-    (made,) = written(of.create_partition(KEY, (2, 1, 0)))
+    (made,) = written(of.create_partitions({KEY: (2, 1, 0)}))
     assert made == state(replicas=(2, 1, 0), isr=(1, 0), leader=1, leader_epoch=0, partition_epoch=0)
 
 
@@ -556,7 +539,7 @@ def test_a_topic_is_removed_with_its_settings() -> None:
     of = controller()
     keys = [("a", 0), ("a", 1)]
     of.create_partitions(dict.fromkeys(keys, (0, 1)), TopicSettings(2, True))
-    of.create_partition(KEY, (0, 1, 2))
+    of.create_partitions({KEY: (0, 1, 2)})
     with pytest.raises(UnknownTopicOrPartitionError, match="other"):
         of.remove([*keys, MISSING])
     assert [*of.partitions] == [*keys, KEY]
@@ -569,7 +552,7 @@ def test_a_topic_is_removed_with_its_settings() -> None:
 def test_a_bad_assignment_is_refused(replicas: tuple[int, ...]) -> None:
     of = controller(live=2)
     with pytest.raises(InvalidReplicaAssignmentError):
-        of.create_partition(KEY, replicas)
+        of.create_partitions({KEY: replicas})
     assert of.partitions == {}
 
 

@@ -55,8 +55,8 @@ def test_what_another_replica_has_shown_as_committed_is_read(
         store.partition("t").append_batch([b"value"] * 10, batch_bytes=10)
         with segstore.open(tmp_path, "r") as reader:
             log = ObservedLog(reader, "t", 0)
-            less = log.source.written()._replace(stable_offset=4)
-            monkeypatch.setattr(log.source, "written", lambda: less)
+            less = log._source.written()._replace(stable_offset=4)
+            monkeypatch.setattr(log._source, "written", lambda: less)
             found = log.read_below(0, 1 << 20, log.position(10), isolation_level="read_committed")
             assert found.next_offset == 10
             with pytest.raises(ReplicaOfflineError, match="does not have the records up to offset 12"):

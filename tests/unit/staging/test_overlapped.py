@@ -125,6 +125,7 @@ def test_a_stager_that_nobody_closed_leaves_no_thread(store_dir: Path) -> None:
     until(collected)
 
 
+@pytest.mark.kind("programs")
 def test_the_child_of_a_fork_can_neither_use_nor_remove_it(store_dir: Path) -> None:
     begin(store_dir)
     with Stager(store_dir) as stager:

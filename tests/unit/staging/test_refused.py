@@ -48,6 +48,8 @@ from segstore.storage.inbox.manifest import new_manifest, write_manifest
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.staging import Staged, Stager, abort, seal
 
+pytestmark = pytest.mark.kind("faults")
+
 
 def delete_topic(path: Path, _: Staged) -> None:
     with segstore.open(path) as store:

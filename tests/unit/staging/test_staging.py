@@ -224,6 +224,7 @@ def test_an_id_that_one_copy_has_lost_is_not_adopted_again(store_dir: Path, whic
 # --- processes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("programs")
 def test_the_adopter_is_another_process(store_dir: Path) -> None:
     begin(store_dir)
     reading, writing = os.pipe()
@@ -258,6 +259,7 @@ def test_a_writer_that_does_nothing_is_waited_for_in_vain(store_dir: Path) -> No
     assert seal(store_dir, "one", [message]).offsets[PARTS[0]] == (0, 20)
 
 
+@pytest.mark.kind("kills")
 def test_two_stagers_and_an_application_at_once(store_dir: Path) -> None:
     """Every row once; those of a manifest side by side, in the order in which it staged them."""
     begin(store_dir, SMALL)

@@ -145,7 +145,7 @@ def set_epoch(root: Path, epoch: int) -> None:
     logs(root)[0].write_bytes(data)
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_found_and_named(store: Path, name: str) -> None:
     damage, shown = DAMAGE[name]

@@ -38,6 +38,7 @@ def fill(store: segstore.Store, topic: str, n: int, partition: int = 0) -> None:
         store.partition(topic, partition).append(value_of(i, 100), key=b"k%d" % i)
 
 
+@pytest.mark.kind("kills")
 @pytest.mark.parametrize("state", ["open", "closed", "killed"])
 def test_a_copy_holds_what_the_store_holds(state: str, store_dir: Path, copied: Path) -> None:
     store = segstore.open(store_dir, clock=Clock())

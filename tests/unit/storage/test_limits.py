@@ -16,6 +16,8 @@ from stores import killed
 
 import segstore
 
+pytestmark = pytest.mark.kind("limits")
+
 MIB = 1 << 20
 
 

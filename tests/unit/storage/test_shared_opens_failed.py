@@ -14,6 +14,8 @@ from segstore.errors import StorageError
 from segstore.storage.store import writer
 from segstore.storage.store.writer import StoreWriter
 
+pytestmark = pytest.mark.kind("programs")
+
 
 def refuse(*_: Any, **__: Any) -> None:
     raise StorageError(5, "planted")

@@ -313,6 +313,7 @@ def a_child(run: Callable[[int], object]) -> Iterator[None]:
         os.waitpid(pid, 0)
 
 
+@pytest.mark.kind("kills")
 def test_E5_no_look_is_of_two_records(sharing: Sharing) -> None:
     """Each record says one number everywhere, and the process that writes is killed at last."""
     sharing.begin()
@@ -333,6 +334,7 @@ def test_E5_no_look_is_of_two_records(sharing: Sharing) -> None:
             last = found.end
 
 
+@pytest.mark.kind("kills")
 def test_E5_all_that_a_process_appends_is_read_once(sharing: Sharing, log: segstore.PartitionLog) -> None:
     sharing.begin()
     with segstore.open(sharing.root, "r") as store, Consumer(store, auto_offset_reset="earliest") as consumer:

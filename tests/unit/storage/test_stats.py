@@ -48,7 +48,7 @@ def test_records_count_only_behind_the_start_within_a_batch(store: segstore.Stor
     assert store.stats()[-1].records == len(log.read(4)) == 6
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_records_of_a_broker_s_partition(broker_partition: Partition) -> None:
     with segstore.open(broker_partition.root, mode="r") as store:
         found = {(s.topic, s.partition): s for s in store.stats()}

@@ -18,6 +18,7 @@ with segstore.open(sys.argv[1], "r") as store:
 """
 
 
+@pytest.mark.kind("programs")
 def test_a_writer_and_its_readers(store: segstore.Store) -> None:
     assert (store.role, store.host_pid, store.members()) == ("writer", os.getpid(), [])
     done = subprocess.run(

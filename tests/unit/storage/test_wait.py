@@ -102,6 +102,7 @@ def _follow(path: str, ready: int, wanted: int, out: int) -> None:
         os.write(out, b"%d" % rounds)
 
 
+@pytest.mark.kind("programs")
 def test_a_reader_in_another_process_is_woken_and_does_not_spin(store_dir: Path) -> None:
     wanted = 20
     with segstore.open(store_dir) as store:

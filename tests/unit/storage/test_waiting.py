@@ -57,6 +57,7 @@ def test_the_wait_ends_when_the_store_is_closed(opened: Callable[..., Any], time
         assert store.partition("t").append(b"mine now") == 0
 
 
+@pytest.mark.kind("kills")
 def test_another_process_is_named_and_waited_for(store_dir: Path) -> None:
     """The child opens the store, and lets it go when it is killed."""
     reading, writing = os.pipe()
@@ -83,6 +84,7 @@ def test_another_process_is_named_and_waited_for(store_dir: Path) -> None:
         os.close(writing)
 
 
+@pytest.mark.kind("kills")
 def test_a_child_does_not_take_its_parents_store_for_its_own(store: segstore.Store) -> None:
     def child(tell: Callable[[str], None]) -> None:
         with pytest.raises(errors.StoreLockedError) as caught:

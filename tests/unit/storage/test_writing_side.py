@@ -27,7 +27,7 @@ class MyLog(PartitionLog):
 
 class MyStore(Store):
     def _make_log(self, topic: str, partition: int, source: Any) -> PartitionLog:
-        return MyLog(topic, partition, self, self._context, source)
+        return MyLog(topic, partition, self, self.context, source)
 
 
 class TwoDirectories:

@@ -126,6 +126,7 @@ print("all")
 """
 
 
+@pytest.mark.kind("programs")
 def test_no_name_of_a_dataset_ends_the_process(place: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", CHILD, str(place)], capture_output=True, text=True, timeout=120, check=False

@@ -341,6 +341,7 @@ connection.execute("select * from large").fetchone()
 """
 
 
+@pytest.mark.kind("programs")
 def test_a_process_ends_after_a_limit(large: Path) -> None:
     ran = in_another_process(PROGRAM, str(large))
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "3\nTrue\nTrue\n", "")
@@ -488,6 +489,7 @@ MISSING = {
 }
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("name", MISSING)
 def test_a_package_that_is_missing(name: str) -> None:
     package, call, message = MISSING[name]

@@ -448,7 +448,7 @@ print("closed")
 """
 
 
-@pytest.mark.costly
+@pytest.mark.kind("programs")
 def test_ctrl_c_ends_a_collect_and_closes_files(filled: segstore.Store, engine: Any) -> None:
     path = filled.path
     filled.close()
@@ -491,6 +491,7 @@ def test_refused_when_it_is_called(filled: segstore.Store, name: str) -> None:
         segstore.scan_polars(filled, topic, **terms)
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("package", ["polars", "pyarrow"])
 def test_a_missing_package_is_told(filled: segstore.Store, package: str) -> None:
     code = """
@@ -518,6 +519,7 @@ def test_an_old_pyarrow_is_told(store: segstore.Store, monkeypatch: pytest.Monke
         segstore.scan_polars(store, "t")
 
 
+@pytest.mark.kind("programs")
 def test_polars_and_pyarrow_are_imported_when_they_are_asked_for(filled: segstore.Store) -> None:
     code = """
 import sys, segstore

@@ -45,6 +45,7 @@ def test_without_values_all_stays(store: segstore.Store) -> None:
     assert read(made)["value"].to_pylist() == [b"\xff", None]
 
 
+@pytest.mark.kind("programs")
 def test_other_columns_are_those_of_the_topic(store: segstore.Store) -> None:
     store.create_topic("t", partitions=2)
     for partition in (0, 1):
@@ -142,6 +143,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str] | None]:
     return seen
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("policy", ["error", "null", "column"])
 def test_values_are_read_only_for_decoded_columns(
     store: segstore.Store, asked: list[Sequence[str]], policy: str

@@ -277,6 +277,7 @@ with segstore.open(sys.argv[1]) as store, open(os.devnull, "wb", 0) as sink:
 """
 
 
+@pytest.mark.kind("strace")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace here")
 def test_a_range_that_was_sent_before_is_one_system_call(
     log: segstore.PartitionLog, store_dir: Path, tmp_path: Path
@@ -442,6 +443,7 @@ def test_a_closed_store(store_dir: Path, out: int) -> None:
     assert outcome(log.transfer, out, 0, 10)[0][0] is segstore.StoreClosedError
 
 
+@pytest.mark.kind("programs")
 def test_the_child_of_a_fork(log: segstore.PartitionLog, out: int) -> None:
     warm(log, out, 5, BATCH)
     reading, writing = os.pipe()

@@ -18,7 +18,7 @@ import pytest
 from transfers import AVAILABLE, SHOWN, fill, open_descriptors, sink_of, transfer
 
 import segstore
-from segstore.bench.zero_copy.exhibits import ALL_METHODS
+from segstore.bench.zero_copy.contenders import ALL_METHODS
 from segstore.files import Files
 from segstore.storage.transfer import METHODS, kind_of
 

@@ -356,6 +356,7 @@ def test_a_closed_store_sends_nothing(store_dir: Path, out: int) -> None:
     assert outcome(log, out, 0, 10)[0][0] is segstore.StoreClosedError
 
 
+@pytest.mark.kind("programs")
 def test_the_child_of_a_fork_sends_nothing(
     switched: tuple[segstore.PartitionLog, Switched], out: int
 ) -> None:

@@ -19,6 +19,8 @@ from waiting import PATIENCE, until
 
 import segstore
 
+pytestmark = pytest.mark.kind("limits")
+
 TOTAL = 12_000_000  # more than the buffers of any sink hold
 WAITING = [(kind, method) for kind, method in PAIRS if kind != "file"]
 

@@ -131,6 +131,7 @@ print(json.dumps(files.calls))
 STRACED = ("tcp", "unix", "pipe", "file")
 
 
+@pytest.mark.kind("strace")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace here")
 @pytest.mark.parametrize(("kind", "method"), [pair for pair in PAIRS if pair[0] in STRACED])
 def test_strace_counts_the_same(kind: str, method: str, tmp_path: Path, rng: random.Random) -> None:

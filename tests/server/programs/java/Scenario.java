@@ -27,7 +27,7 @@ import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 
-/** The scenario of tests/support/scenario.py with Java's clients. Arguments: the server's address. */
+/** The scenario of tests/support/clients/scenario.py with Java's clients. Arguments: the server's address. */
 public final class Scenario {
     private static final int COUNT = 200;
     private static final String STRINGS = "org.apache.kafka.common.serialization.String";

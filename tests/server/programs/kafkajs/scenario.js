@@ -1,4 +1,4 @@
-// The scenario of tests/support/scenario.py with kafkajs. Arguments: the server's address.
+// The scenario of tests/support/clients/scenario.py with kafkajs. Arguments: the server's address.
 'use strict'
 
 const { CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = require('kafkajs')

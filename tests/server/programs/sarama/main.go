@@ -1,4 +1,4 @@
-// The scenario of tests/support/scenario.py with sarama. Arguments: the server's address.
+// The scenario of tests/support/clients/scenario.py with sarama. Arguments: the server's address.
 package main
 
 import (

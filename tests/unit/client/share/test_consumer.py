@@ -608,6 +608,7 @@ def test_a_consumer_that_was_dropped_leaves_its_group(store: segstore.Store) -> 
         until(lambda: other.poll(timeout_ms=1) == {} and members(store) == 1)
 
 
+@pytest.mark.kind("programs")
 def test_a_child_of_a_fork_has_no_consumer(store: segstore.Store) -> None:
     queue = worker(store)
     records = queue.poll_flat()

@@ -402,6 +402,7 @@ def test_a_directory_with_a_later_log_is_stale(root: Path) -> None:
 # --- forks and interrupts ------------------------------------------------------------------------
 
 
+@pytest.mark.kind("programs")
 def test_a_fork_does_not_hang(root: Path) -> None:
     with quorum(root) as opened:
         opened.log.append([numbered(1)])

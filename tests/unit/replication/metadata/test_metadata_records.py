@@ -155,6 +155,7 @@ def logged(tmp_path: Path) -> Iterator[Path]:
     assert segstore.check(tmp_path / "s") == []
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not()))
 def test_kafkas_dump_tool_reads_the_log(logged: Path) -> None:
     java = ["java", "-Xmx512m", "-cp", kafka_tools.classpath(), kafka_tools.DUMP_TOOL]

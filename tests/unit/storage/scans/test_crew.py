@@ -141,6 +141,7 @@ def test_little_is_made_ahead() -> None:
     until(lambda: not scanning())
 
 
+@pytest.mark.kind("kills")
 def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
     results = in_order(iter(range(1 << 40)), lambda task: task, size, SMALL)
     assert [next(results) for _ in range(20)] == list(range(20))

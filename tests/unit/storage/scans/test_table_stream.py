@@ -158,7 +158,7 @@ def open_one(made: tuple[Path, str]) -> tuple[segstore.Store, segstore.Partition
     return store, store.partition(topic, store.topics()[topic].partition_ids[0])
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_rows_are_those_of_reads(made: tuple[Path, str], pieces: str) -> None:
     store, log = open_one(made)
     with store:
@@ -170,7 +170,7 @@ def test_rows_are_those_of_reads(made: tuple[Path, str], pieces: str) -> None:
                 assert rows_of(scan.batches(columns), columns) == only(wanted, columns), (level, name)
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_rows_of_a_range(made: tuple[Path, str], pieces: str, rng: random.Random) -> None:
     """Bounds of the scan, and bounds of a predicate, may cut batches anywhere."""
     store, log = open_one(made)
@@ -198,7 +198,7 @@ def test_a_range_ends_within_a_wrapper_behind_a_batch(store_dir: Path, end: int)
     assert table["offset"].to_pylist() == [m.offset for m in MIXED.messages if m.offset < end]
 
 
-@pytest.mark.costly
+@pytest.mark.kind("costly unit tests")
 def test_bounds_of_time_leave_out_nothing(made: tuple[Path, str], pieces: str, rng: random.Random) -> None:
     store, log = open_one(made)
     with store:

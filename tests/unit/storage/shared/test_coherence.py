@@ -315,6 +315,7 @@ def test_a_thread_that_can_t_be_started(root: str, host: Members, monkeypatch: p
 # --- fork ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("kills")
 def test_a_child_has_no_line_and_closes_nothing_of_its_parent_s(
     root: str, line: HostLine, listening: HostSocket, host: Members, guest: Members
 ) -> None:
@@ -331,6 +332,7 @@ def test_a_child_has_no_line_and_closes_nothing_of_its_parent_s(
     assert Path(coherence.path_of(root)).exists()
 
 
+@pytest.mark.kind("programs")
 def test_a_child_that_lives_on_keeps_no_line_open(
     root: str, line: HostLine, listening: HostSocket, host: Members, guest: Members
 ) -> None:

@@ -1,0 +1,251 @@
+"""Two senders that `log.transfer` does not have: MSG_ZEROCOPY and io_uring's send_zc, both to TCP only.
+
+They are exhibits: over loopback the kernel copies after all, and only a network card shows their gain.
+`send_log` drives a transfer by either, through the same look-up of batches as `PartitionLog.transfer`. Their
+calls are in C (uring.c, zerocopy.c), which is built in a clone and is in no wheel: without that part
+`ExhibitFiles.why_not` says so, and the measurement leaves both out.
+
+On disk files are only read. Threads: a window, ring or sender is one transfer's at a time. Errors are the
+system's, as those of `segstore.sending`.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import time
+from typing import Any, NamedTuple
+
+from segstore.bench.choices import WAYS_TO_SEND
+from segstore.files import Files, Handle
+from segstore.sending import SentFile, sent
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.transfer import METHODS, Method, descriptor, transfer
+from segstore.storage.transfer.senders import WINDOW, Mapped
+from segstore.storage.transfer.sinks import TCP, Sink
+
+try:
+    from segstore.bench.zero_copy._exhibits import ffi, lib
+except ModuleNotFoundError:
+    ffi = lib = None
+
+ZEROCOPY, IO_URING = "zerocopy", "io_uring"
+NOT_BUILT = (
+    "the part in C of zerocopy and io_uring is built in a clone of segstore alone (pip install -e .), and is "
+    "in no wheel"
+)
+
+# --- calls -------------------------------------------------------------------------------------
+
+
+class ErrorQueueNotices(NamedTuple):
+    """The notices that were read from a socket's error queue (`seg_noticed` in exhibits.h)."""
+
+    sends: int
+    copied: int
+    calls: int
+
+
+_PROBES = {
+    ZEROCOPY: ("SO_ZEROCOPY of a TCP socket", "seg_zerocopy_probe"),
+    IO_URING: ("io_uring with its send_zc", "seg_ring_probe"),
+}
+
+
+class ExhibitFiles(Files):
+    """`Files` with the calls that the two senders make. Windows are `seg_window *` of contract/transfer.h,
+    rings `seg_ring *` of exhibits.h; an EFAULT is of the source, whose bytes can't be read: the file has
+    been cut, or the disk failed.
+    """
+
+    def why_not(self, method: str) -> str | None:
+        """Return None if a method works on this system, else the call that fails, and its error."""
+        if method not in _PROBES:
+            return super().why_not(method)
+        if lib is None:
+            return NOT_BUILT
+        called, probe = _PROBES[method]
+        result = getattr(lib, probe)()
+        return f"{called}: {os.strerror(-result)}" if result else None
+
+    def set_zerocopy(self, sink: int, on: bool) -> bool:
+        """Set SO_ZEROCOPY of a socket; returns whether it was set before. Raises OSError as setsockopt(2)."""
+        return bool(sent(lib.seg_zerocopy(sink, on)))
+
+    def send_zerocopy(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
+        """Call send(2) with MSG_ZEROCOPY from a window, which stays until `read_notices` has returned the
+        notice of the send; returns the bytes sent.
+
+        Raises OSError: ENOBUFS if too many sends have no notice yet, or too much memory is locked.
+        """
+        return sent(lib.seg_send_zerocopy(sink, window, position, count), source, errno.EFAULT)
+
+    def read_notices(self, sink: int) -> ErrorQueueNotices:
+        """Return the notices that have come, without waiting; POLLERR announces notices. Raises OSError."""
+        out = ffi.new("seg_noticed *")
+        sent(lib.seg_notices(sink, out))
+        return ErrorQueueNotices(out.sends, out.copied, out.calls)
+
+    def open_ring(self, ring: Any) -> None:
+        """Make a ring. Raises OSError (ENOSYS, EPERM, ENOMEM)."""
+        sent(lib.seg_ring_open(ring))
+
+    def close_ring(self, ring: Any) -> None:
+        """Close a ring, if it is open, and cancel the request that is under way in it."""
+        lib.seg_ring_close(ring)
+
+    def send_by_ring(
+        self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
+    ) -> int:
+        """Send by send_zc from a window, which the kernel needs no more then; returns the bytes sent.
+
+        Raises InterruptedError, at least every 100 ms: the same call, made again, goes on with its request.
+        """
+        return sent(lib.seg_ring_send(ring, sink, window, position, count), source, errno.EFAULT)
+
+
+# --- senders -----------------------------------------------------------------------------------
+
+_NO_ROOM = frozenset({errno.ENOBUFS, errno.ENOMEM})
+_LAST_LOOKS, _PAUSE = 100, 0.01
+"""How often, and after how many seconds each, a dead connection is asked for notices that may still come."""
+
+
+class _Locked(Mapped):
+    """A sender whose window the kernel locks in memory while it is sent."""
+
+    files: ExhibitFiles
+
+    def __init__(self, files: Files, sink: Sink) -> None:
+        assert isinstance(files, ExhibitFiles)
+        super().__init__(files, sink)
+        self._most = WINDOW  # bytes that are sent at a time
+
+    def _take_less(self, error: OSError) -> bool:
+        """Halve the bytes of a send if too much memory was locked; returns whether to try again."""
+        if error.errno not in _NO_ROOM or self._most <= mmap.PAGESIZE:
+            return False
+        self._most //= 2
+        return True
+
+
+class ZeroCopy(_Locked):
+    """MSG_ZEROCOPY: the network card reads from the page cache, the kernel copies nothing. SO_ZEROCOPY of the
+    caller's socket is set, and restored at the end.
+
+    Nobody else may read the socket's error queue during a transfer. A window is unmapped once the error queue
+    has said that the kernel needs its pages no more, because the peer has acknowledged the bytes. After an
+    error or an interrupt the window is unmapped at once, which harms nothing: the kernel holds the pages, and
+    a log's bytes don't change; notices that come later stay in the queue.
+    """
+
+    def __init__(self, files: Files, sink: Sink) -> None:
+        super().__init__(files, sink)
+        self._pending = 0  # sends without a notice so far
+        self._was_set = self.files.set_zerocopy(self.sink, True)
+
+    def send(self, source: Handle, position: int, count: int) -> int:
+        while True:
+            there = min(self.reach(source, position, count), self._most)
+            try:
+                done = self.files.send_zerocopy(self.sink, self.window, source, position, there)
+                break
+            except OSError as error:
+                if not self._make_room(error):
+                    raise
+        self._pending += 1
+        if done == count or position + done >= self.end:
+            self._await_notices()
+        return done
+
+    def _make_room(self, error: OSError) -> bool:
+        """Return whether to try again: pending sends took the room, or one was too large."""
+        if isinstance(error, BlockingIOError):
+            self._read_notices()  # a socket that has notices is never waited for
+            return False
+        if error.errno == errno.ENOBUFS and self._pending:
+            self._await_notices()
+            return True
+        return self._take_less(error)
+
+    def _await_notices(self) -> None:
+        """Wait until the kernel needs no page of a pending send."""
+        looks = 0
+        while self._pending > 0 and looks < _LAST_LOOKS:
+            if self._read_notices():
+                continue
+            if self.files.wait_for(self.sink, 0) and not self._read_notices():
+                # POLLERR without notices: the connection has an error, and its last notices are on their way.
+                looks += 1
+                time.sleep(_PAUSE)
+        self._pending = 0
+
+    def _read_notices(self) -> int:
+        sends = self.files.read_notices(self.sink).sends
+        self._pending -= sends
+        return sends
+
+    def close(self) -> None:
+        try:
+            if self._pending > 0:
+                self._read_notices()
+            if not self._was_set:
+                self.files.set_zerocopy(self.sink, False)
+        except OSError:
+            pass  # the sink is closed: the first error is raised
+        finally:
+            super().close()
+
+
+class ByRing(_Locked):
+    """io_uring's send_zc: the network card reads from the page cache. One request is sent at a time, of a
+    whole window, which is unmapped once the ring has said that the kernel needs it no more; after an error or
+    an interrupt, once the request under way is cancelled.
+    """
+
+    def __init__(self, files: Files, sink: Sink) -> None:
+        super().__init__(files, sink)
+        self._ring = ffi.gc(ffi.new("seg_ring *"), lib.seg_ring_close)
+        self.files.open_ring(self._ring)
+
+    def send(self, source: Handle, position: int, count: int) -> int:
+        while True:
+            there = min(self.reach(source, position, count), self._most)
+            try:
+                return self.files.send_by_ring(self._ring, self.sink, self.window, source, position, there)
+            except OSError as error:
+                if not self._take_less(error):
+                    raise
+
+    def close(self) -> None:
+        self.files.close_ring(self._ring)
+        super().close()
+
+
+# --- methods -----------------------------------------------------------------------------------
+
+EXHIBITS = {
+    name: Method(name, make, frozenset({TCP})) for name, make in ((ZEROCOPY, ZeroCopy), (IO_URING, ByRing))
+}
+ALL_METHODS = {name: (METHODS | EXHIBITS)[name] for name in WAYS_TO_SEND}
+"""The methods that are measured: those of `PartitionLog.transfer`, and the exhibits."""
+
+
+def send_log(
+    log: PartitionLog, files: ExhibitFiles, sink: Any, offset: int, max_bytes: int, method: str
+) -> tuple[int, int]:
+    """Transfer batches from `offset` on, up to `max_bytes`, to a sink by one of EXHIBITS; returns (bytes
+    sent, next offset), as `PartitionLog.transfer`.
+
+    `files` makes the calls that send. Missing offsets are always damage: the log must never have been
+    compacted.
+    """
+    target, by = descriptor(sink), EXHIBITS[method]
+
+    def send(view: LogView) -> tuple[int, int]:
+        view.check(offset, f"{log.topic}-{log.partition}")
+        return transfer(view, target, offset, max_bytes, by, files, lambda _: False)
+
+    return log.with_view(send)

@@ -1,0 +1,207 @@
+"""`Tailing`: how a consumer that has read all there is waits for more, and gets a record that comes then.
+
+A wait is one call of C, which ends when the end of one of the consumer's partitions has moved. If that is by
+one record, C reads it, and makes what `poll` returns (`storage/log/log_end.py`): behind a wait nothing of
+Python's lies in a cache, and no function is called. Whatever else it is, the consumer looks at all its
+partitions, as before the wait. After a record that came alone there is nothing to look at: the next poll
+waits at once (`again`), unless another method was called meanwhile, or it is time for something else.
+
+On disk: nothing of its own. Threads: one, the consumer's. After an interrupt anywhere in a wait the record
+counts as not read, since no position has moved, and the next poll looks at everything.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Protocol
+
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.consumer.fetcher import FetchedRecords, Fetcher
+from segstore.client.consumer.metrics import ConsumerMetrics, Polled
+from segstore.client.consumer.no_group import Coordination
+from segstore.client.consumer.records import ConsumerRecord
+from segstore.client.consumer.subscription import Subscription, TopicPartitionState
+from segstore.coordinator.structs import TopicPartition
+from segstore.mutex import calls_out
+from segstore.storage.log.log_end import LastRecordEnds
+from segstore.storage.meta.tailed_ends import LATE
+from segstore.storage.store.store import Store
+
+
+class Called(Protocol):
+    """Counts the consumer's methods that were called, without polls, and says whether another one has closed
+    it: `base.Guard`.
+    """
+
+    calls: int
+    closed: bool
+    ender: int | None
+
+
+Came = tuple[Polled, TopicPartitionState | None, int, int]
+"""What a wait returns: the record that came in a partition, the partition, its position once the application
+has the record, and the record's leader epoch; or nothing, and no partition.
+"""
+
+
+def given_of(came: Came | None) -> list[FetchedRecords]:
+    """Return the same as a look does."""
+    if came is None:
+        return []
+    polled, state, at, leader_epoch = came
+    return (
+        []
+        if state is None
+        else [FetchedRecords(tp, state, records, at, leader_epoch) for tp, records in polled.items()]
+    )
+
+
+class Tailing:
+    """`turns` of the subscription are the partitions whose ends are followed, with the same numbers."""
+
+    def __init__(
+        self,
+        store: Store,
+        guard: Called,
+        subscription: Subscription,
+        coordination: Coordination,
+        fetcher: Fetcher,
+        metrics: ConsumerMetrics,
+        config: ConsumerConfig,
+    ) -> None:
+        self._store, self._guard, self._subscription = store, guard, subscription
+        self._coordination, self._fetcher = coordination, fetcher
+        # Lists that `_wait` adds to, in place of a call.
+        self._began, self._singles = fetcher.began, metrics.singles
+        self._throttle = fetcher.throttle
+        self._how = config.isolation_level == "read_committed", config.check_crcs
+        self._last: LastRecordEnds | None = None
+        self._turns: list[tuple[TopicPartition, TopicPartitionState]] | None = None
+        self._nudges = self._publications = 0
+        # There is nothing to look at as long as the guard has counted so many calls (-1: there is), and the
+        # partition of the last record goes on behind it, until `_until` (monotonic seconds).
+        self._quiet, self._until = -1, -math.inf
+        self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
+        self._looked = -1  # the guard's number of calls at a look, until the next wait
+        self._number = 0  # of looks and waits
+
+    def begin(self) -> None:
+        """Be called before each look for records: what is published from here on ends the next wait. Raises
+        StoreClosedError, ForkedError.
+        """
+        self._number += 1
+        self._publications, self._looked = self._store.publications, self._guard.calls
+        last, turns = self._last, self._subscription.turns
+        if (
+            last is not None
+            and self._turns is turns
+            and not last.followed.outdated
+            and last.followed.nudges() == self._nudges
+        ):
+            return
+        self._turns = self._last = None
+        followed = self._store.follow_ends([tp for tp, _ in turns]) if turns else None
+        if followed is not None:
+            self._last = LastRecordEnds(followed, [tp for tp, _ in turns], ConsumerRecord, *self._how)
+            self._nudges = followed.nudges()
+            self._turns = turns
+
+    @calls_out  # a signal's handler that comes here finds all at rest, and may close the consumer
+    def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
+        """Wait until `deadline`: return the record that came, or nothing where the consumer must look at all
+        partitions; that is after `others_ms` at the latest.
+        """
+        now, last, turns = time.monotonic(), self._last, self._turns
+        if last is None or turns is None or not self._follows_all():
+            self.sleep(deadline, others_ms)
+            return []
+        self._until, self._goes_on = now + others_ms / 1000, (turns[0][1], turns[0][1].position)
+        plain = self._fetcher.has_nothing
+        last.expect([state.end if plain else None for _, state in turns])
+        quiet = self._guard.calls if plain and self._is_all_read(turns) else -1
+        return given_of(self._wait(now, deadline, quiet))
+
+    @calls_out
+    def sleep(self, deadline: float, others_ms: float) -> None:
+        """Return when there may be more records, or something else to look at."""
+        seconds = min(deadline - time.monotonic(), others_ms / 1000)
+        if self._last is not None and self._follows_all():
+            self._store.wait_for(self._last.followed, self._nudges, seconds)
+        else:
+            self._store.wait(self._publications, max(seconds, 0) * 1000)
+
+    def _follows_all(self) -> bool:
+        """Return whether no partitions came since `begin`, and all have a position."""
+        return self._turns is self._subscription.turns and not self._subscription.unresolved
+
+    def _is_all_read(self, turns: list[tuple[TopicPartition, TopicPartitionState]]) -> bool:
+        """Return whether all partitions were read up to where the next record is expected."""
+        return all(
+            state.fetchable and state.end is not None and state.end.offset == state.position
+            for _, state in turns
+        )
+
+    @calls_out
+    def again(self, now: float, deadline: float) -> Came | None:
+        """Wait, where the last look and all waits since have left nothing to look at: return what came until
+        `deadline`, or None where the consumer must look at all partitions.
+        """
+        state, at = self._goes_on
+        quiet = self._quiet
+        if quiet != self._guard.calls or state.position != at:
+            if not self._reads_at_ends(now):
+                return None
+            quiet = self._guard.calls
+        if now >= self._until:
+            return None
+        self._coordination.polled()
+        return self._wait(now, deadline, quiet)
+
+    def _reads_at_ends(self, now: float) -> bool:
+        """Return whether the last look has read all partitions to their ends, so that a wait is enough to
+        know what came since.
+        """
+        last, turns = self._last, self._turns
+        if last is None or turns is None or self._looked != self._guard.calls:
+            return False
+        if not (self._follows_all() and self._fetcher.has_nothing and self._is_all_read(turns)):
+            return False
+        self._until = now + self._coordination.wait_ms() / 1000
+        return last.read_up_to([state.end for _, state in turns if state.end is not None])
+
+    @calls_out
+    def _wait(self, now: float, deadline: float, quiet: int) -> Came | None:
+        """Do as `again`; `quiet` is what `_quiet` will be."""
+        last, turns, until, guard = self._last, self._turns, self._until, self._guard
+        store, throttle = self._store.context, self._throttle
+        assert last is not None
+        assert turns is not None
+        self._quiet = self._looked = -1  # what an interrupt leaves
+        calls, number = guard.calls, self._number + 1
+        self._number = number
+        late = until if until < deadline else deadline
+        followed = last.followed
+        at = self._store.wait_for(followed, self._nudges, late - now)
+        came, followed.came = followed.came, None
+        # A signal's handler may have called the consumer, and another thread may close it.
+        if guard.calls != calls or self._number != number or guard.closed or guard.ender is not None:
+            return None
+        if came is None or store.closed or throttle.bound is not None:
+            return self._nothing() if at == LATE and late == deadline else None
+        polled, offset, epoch, start, size, ended = came
+        tp, state = turns[at]
+        if state.position != offset or state.paused or not state.assigned:
+            return None
+        self._began[:] = ((state, offset, state.leader_epoch),)
+        if self._singles is not None:
+            self._singles += tp, start, offset, size, ended
+        self._subscription.cursor = at + 1 if at + 1 < len(turns) else 0
+        self._goes_on = state, offset + 1  # once the application has the record
+        self._quiet = quiet
+        return polled, state, offset + 1, epoch
+
+    def _nothing(self) -> Came:
+        """Note that a poll returns nothing, without a look."""
+        self._began.clear()
+        return {}, None, 0, 0

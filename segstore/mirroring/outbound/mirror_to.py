@@ -1,0 +1,320 @@
+"""`mirror_to`: produces the records of topics here to a cluster, as they come, at the same offsets.
+
+Nothing is on disk: where the target's logs end says where a mirror goes on. Threads: any; the mirror has one
+that asks the target what there is, and one for each broker to which it sends.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from segstore.coordinator.open import open as open_store
+from segstore.errors import (
+    AuthenticationFailedError,
+    SegstoreError,
+    StoreClosedError,
+    UnequalOffsetsError,
+)
+from segstore.logger import Logger
+from segstore.mirroring.outbound.groups import SentGroups
+from segstore.mirroring.outbound.sender import OutboundSender
+from segstore.mirroring.outbound.sent_log import SentLog, TargetPartition
+from segstore.mirroring.outbound.target import MirrorTarget
+from segstore.mirroring.settings import MirrorConfig
+from segstore.mutex import Mutex, check_apart
+from segstore.replica_fetcher.running import Running, deadline_in
+from segstore.replica_fetcher.source_end import Lag
+from segstore.replica_fetcher.topic_filter import ALL, TopicChoice
+from segstore.storage.meta.topic_info import TopicInfo
+from segstore.storage.store.store import Store
+from segstore.threads import Background, Latch, take
+from segstore.wire.backoff import Backoff
+from segstore.wire.cluster import Cluster
+from segstore.wire.metadata import NO_LEADER
+
+log = Logger("segstore")
+_ENDING = 30.0
+_WAITING = 1.0
+"""Seconds between two looks at the target while a topic can't be mirrored, or nobody leads a partition."""
+
+
+class SentPartition(NamedTuple):
+    """A partition that is mirrored to a cluster, now. `target_end_offset` is up to where the target has the
+    log, -1 where it was not asked yet; `error` says why nothing is sent, `refused` whether that is final.
+    """
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    target_end_offset: int
+    lag: Lag
+    error: str | None
+    refused: bool
+
+
+class MirrorTo(Running):
+    """A running mirror of `store` to a cluster. A context manager: at its end all threads end."""
+
+    def __init__(self, store: Store, owned: bool, cluster: Cluster, choice: TopicChoice) -> None:
+        """`owned`: the store is closed with the mirror."""
+        assert isinstance(cluster.config, MirrorConfig)
+        super().__init__(Latch())
+        self.store, self._owned, self._cluster, self._config = store, owned, cluster, cluster.config
+        self._choice, self._target = choice, MirrorTarget(cluster)
+        self._groups = SentGroups(store, cluster)
+        self._lock = Mutex()
+        self._logs: dict[TargetPartition, SentLog] = {}
+        self._leaders: dict[TargetPartition, int] = {}
+        self._senders: dict[int, OutboundSender] = {}
+        self._problems: dict[str, SegstoreError] = {}
+        self._news: SimpleQueue[None] = SimpleQueue()
+        self._ended = Latch()
+        self._rounds = self._groups_synced = self._groups_asked = 0
+        self._requests = count(1)
+        self._groups_due = 0.0
+        self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
+        self.error: Exception | None = None
+        """Why the target was not reached last; None where it was."""
+        self._failed: Exception | None = None
+        Background(self._run, "segstore-mirror-to").start()
+
+    def __repr__(self) -> str:
+        return f"<MirrorTo {self._cluster.bootstrap[0]} of {self.store.path}>"
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what prevents topics, by name, or partitions, as TOPIC-PARTITION, from being mirrored."""
+        refused = {repr(each): str(each.refused) for each in self._logs.values() if each.refused is not None}
+        return {**{name: str(error) for name, error in self._problems.items()}, **refused}
+
+    def partitions(self) -> list[SentPartition]:
+        """Return the partitions that are mirrored."""
+        return [_shown(each) for _, each in sorted(self._logs.items())]
+
+    def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
+        """Wait until the target has all that is here at the time of the call, and the committed offsets of
+        groups, too, but for what `problems` tells; False where `timeout_ms` have passed.
+        """
+        deadline, rounds = deadline_in(timeout_ms), self._rounds
+        self._news.put(None)
+        if not self._until(lambda: self._rounds > rounds, deadline):
+            return False
+        ends = {each: each.log.high_watermark for each in self._logs.values()}
+        if not self._until(lambda: all(_has(each, end) for each, end in ends.items()), deadline):
+            return False
+        if not self._config.sync_group_offsets_enabled:
+            return True
+        asked = self._groups_asked = next(self._requests)
+        self._news.put(None)
+        return self._until(lambda: self._groups_synced >= asked, deadline)
+
+    def close(self) -> None:
+        """End the mirror. What was sent and not answered may be there or not: a later mirror finds out."""
+        check_apart("close()")
+        self._done.open()
+        self._news.put(None)
+        self._cluster.abort()
+        self._ended.wait(_ENDING)
+        with self._lock:
+            senders = list(self._senders.values())
+        for each in senders:
+            each.close(0)
+        if not self.store.context.closed:
+            self.store.wake()
+        for each in senders:
+            each.close(_ENDING)
+        self._cluster.close()
+        if self._owned:
+            self.store.close()
+
+    # --- what senders ask -------------------------------------------------------------------------
+
+    def led_by(self, node: int) -> Sequence[SentLog]:
+        """See `Home.led_by`."""
+        leaders = self._leaders
+        return [each for part, each in self._logs.items() if leaders.get(part) == node]
+
+    def stale(self, error: Exception) -> None:
+        """See `Home.stale`."""
+        self._news.put(None)
+
+    def ended(self, node: int) -> bool:
+        """See `Home.ended`."""
+        with self._lock:
+            if self.led_by(node):
+                return False
+            self._senders.pop(node, None)
+            return True
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._done.is_open:
+                self._await(self._round())
+        except Exception as error:
+            log.exception("a defect, met by a mirror's thread")
+            self._fail(error)
+        finally:
+            self._ended.open()
+
+    def _fail(self, error: Exception) -> None:
+        self.error = self._failed = error
+        self._done.open()
+
+    @property
+    def _failure(self) -> Exception | None:
+        return self._failed
+
+    def _round(self) -> float:
+        """Ask the target once; return the seconds until it is asked again."""
+        try:
+            self._take()
+            self._sync_groups()
+        except StoreClosedError:
+            self._done.open()
+        except (SegstoreError, OSError) as error:
+            if isinstance(error, AuthenticationFailedError) and not self._rounds:
+                self._fail(error)  # no wait will mend it; later a broker may just have begun
+                return 0.0
+            if not self._done.is_open and str(error) != str(self.error):
+                log.warning("the mirror waits: %s", error)
+            self.error = error
+            return self._backoff.failed()
+        else:
+            if self.error is not None:
+                log.warning("the mirror goes on")
+            self.error = None
+            self._backoff.succeeded()
+        waits = [self._config.metadata_max_age_ms / 1000]
+        if self._problems or NO_LEADER in self._leaders.values():
+            waits.append(_WAITING)
+        if self._config.sync_group_offsets_enabled:
+            waits.append(max(self._groups_due - time.monotonic(), 0.0))
+        return min(waits)
+
+    def _take(self) -> None:
+        """Bring what is sent, and to whom, to what there is here and at the target."""
+        chosen, problems = self._chosen()
+        topics = self._target.topics(chosen, problems)  # of none, too: whether the target answers at all
+        logs: dict[TargetPartition, SentLog] = {}
+        leaders: dict[TargetPartition, int] = {}
+        for name, found in topics.items():
+            for number, led in found.topic.partitions.items():
+                part = TargetPartition(name, found.topic.topic_id, number)
+                info = chosen[name]
+                logs[part] = self._logs.get(part) or SentLog(
+                    part, self.store.partition(name, number), info.topic_id, found.max_bytes
+                )
+                leaders[part] = led.leader
+        for name, problem in problems.items():
+            if str(self._problems.get(name)) != str(problem):
+                log.warning("topic %r is not mirrored: %s", name, problem)
+        with self._lock:
+            self._problems, self._logs, self._leaders = problems, logs, leaders
+            new = [node for node in {*leaders.values()} - {NO_LEADER} if node not in self._senders]
+            made = [OutboundSender(node, self.store, self._cluster, self) for node in new]
+            self._senders.update(zip(new, made, strict=True))
+        for each in made:
+            each.start()
+        self._rounds += 1
+
+    def _chosen(self) -> tuple[dict[str, TopicInfo], dict[str, SegstoreError]]:
+        """Return the topics here that are chosen, and why others of them are refused."""
+        problems: dict[str, SegstoreError] = {}
+        chosen: dict[str, TopicInfo] = {}
+        held = self.store.topics()
+        for name, info in held.items():
+            if not self._choice.has(name):
+                continue
+            if (problem := info.error or _gapped(info)) is not None:
+                problems[name] = problem
+            else:
+                chosen[name] = info
+        for name in sorted(self._choice.named - held.keys()):
+            problems[name] = UnequalOffsetsError(f"topic {name!r} is not there in {self.store.path}")
+        return chosen, problems
+
+    def _sync_groups(self) -> None:
+        asked = self._groups_asked
+        due = time.monotonic() >= self._groups_due or asked > self._groups_synced
+        if self._config.sync_group_offsets_enabled and due:
+            self._groups.sync({part: each.next_offset or 0 for part, each in self._logs.items()})
+            self._groups_due = time.monotonic() + self._config.sync_group_offsets_interval_seconds
+            self._groups_synced = asked
+
+    def _await(self, seconds: float) -> None:
+        """Wait until the target is to be asked again; what comes together is heard together."""
+        try:
+            take(self._news, seconds)
+            self._done.wait(self._config.retry_backoff_ms / 1000)
+            while True:
+                self._news.get_nowait()
+        except Empty:
+            return
+
+
+def _gapped(info: TopicInfo) -> SegstoreError | None:
+    if "compact" not in info.settings.cleanup_policy and not info.compacted:
+        return None
+    return UnequalOffsetsError(
+        f"topic {info.name!r} is compacted, or was: a producer can't leave offsets out, so the records would"
+        " get others. docs/moving-to-kafka.md says how the log is moved as it is"
+    )
+
+
+def _has(each: SentLog, end: int) -> bool:
+    return each.refused is not None or (each.next_offset is not None and each.next_offset >= end)
+
+
+def _shown(each: SentLog) -> SentPartition:
+    end = -1 if each.next_offset is None else each.next_offset
+    error = None if each.error is None else str(each.error)
+    return SentPartition(
+        each.part.topic, each.part.partition, each.log.start_offset, each.log.high_watermark, end, each.lag,
+        error, each.refused is not None,
+    )  # fmt: skip
+
+
+def mirror_to(
+    store: Store | str | os.PathLike[str],
+    bootstrap: str,
+    topics: str | Iterable[str] = ALL,
+    *,
+    config: Mapping[str, Any] | None = None,
+) -> MirrorTo:
+    """Produce the records of topics of a store to the cluster at `bootstrap` ("HOST:PORT", with commas
+    between several), so that they have there the offsets that they have here; and go on as more come.
+
+    `store` is an open store, or a directory, which is opened "r" beside its writer. `topics` are names, and
+    regular expressions for whole names. A topic that is missing at the target is made there, with the
+    partitions and settings that it has here. One that is there must be empty, or end with records that were
+    sent from here. Keys, values, headers and timestamps are kept; leader epochs and producer ids are the
+    target's own. `config` has settings of the client, by the names of Kafka's, and
+    `sync.group.offsets.enabled`, whether committed offsets of groups are committed there, too.
+
+    What can't have equal offsets is refused, and `MirrorTo.problems` says why: compacted topics,
+    transactions, a log that begins above the target's end, a target with records of others, LogAppendTime at
+    the target.
+
+    Raises ConfigError, InvalidArgumentError, StorageError. A target that refuses the client from the
+    beginning on ends the mirror: `wait` and `wait_caught_up` raise AuthenticationFailedError.
+    """
+    check_apart("mirror_to()")
+    choice = TopicChoice(topics)
+    cluster = Cluster(bootstrap, MirrorConfig.parse({} if config is None else config))
+    owned = not isinstance(store, Store)
+    held = open_store(store, "r") if not isinstance(store, Store) else store
+    try:
+        return MirrorTo(held, owned, cluster, choice)
+    except BaseException:
+        cluster.close()
+        if owned:
+            held.close()
+        raise

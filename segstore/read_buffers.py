@@ -1,0 +1,151 @@
+"""Memory of large reads, which is reused once nothing refers to it; it touches no files.
+
+The C library returns large pieces of memory to the system as soon as they are free, and takes them again page
+by page, which costs a third of a read of 8 MiB. So the last few pieces are kept. A piece is reused for a read
+of its size or somewhat less, only if the list here has the one reference to it: Records, their columns and
+views of these have a reference.
+
+Threads: any. A piece belongs to the call that takes it until the call keeps it again. An interrupt between
+the two frees the piece.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from segstore._native import ffi, held
+from segstore.arrays import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEAST, LARGE, MOST = 1 << 17, 2 << 20, 16 << 20
+"""Sizes of kept pieces in bytes: the least, the least large one, and the most. The C library reuses smaller
+ones itself, and larger ones are rare.
+"""
+KEPT = 2
+"""Number of small, and of large, pieces that are kept of each kind: most readers have one result while they
+make the next.
+"""
+_WASTE = 5
+"""A piece serves reads of at least a fifth of its size: Records that stay keep at most five times the memory
+that they need. So the pieces of reads of 16 MiB, with some spare room, serve reads of 4 MiB, and alternating
+reads of both sizes don't drop each other's pieces.
+"""
+_ALONE = 2  # references to a free piece: the variable of `take`, and the argument of `getrefcount`
+
+T = TypeVar("T")
+
+
+class Spare(Generic[T]):
+    """The kept pieces of one kind, each with its room in bytes: at most `KEPT` small and `KEPT` large ones,
+    the newest last.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: tuple[list[tuple[int, T]], list[tuple[int, T]]] = [], []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pieces))
+
+    def take(self, size: int, usable: Callable[[T], bool] | None = None) -> tuple[int, T] | None:
+        """Remove and return a free piece that has room for `size` bytes, as (room, piece); None
+        without one.
+        """
+        pieces = self._pieces[size >= LARGE]
+        for _ in range(len(pieces)):
+            try:
+                room, piece = pieces.pop(0)
+            except IndexError:  # another thread took the last piece
+                return None
+            alone = size <= room <= _WASTE * size and sys.getrefcount(piece) == _ALONE
+            if alone and (usable is None or usable(piece)):
+                return room, piece
+            pieces.append((room, piece))
+        return None
+
+    def keep(self, room: int, piece: T) -> None:
+        """Keep a piece for a later `take`, in place of the oldest one."""
+        pieces = self._pieces[room >= LARGE]
+        pieces.append((room, piece))
+        del pieces[:-KEPT]
+
+
+# --- bytes -------------------------------------------------------------------------------------
+
+_bytes: Spare[bytes] = Spare()
+
+
+def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> bytes:
+    """Return bytes that `fill` wrote into reused memory of `size` bytes; `fill` returns their number. Without
+    such memory `make` makes the bytes.
+    """
+    if not LEAST <= size <= MOST:
+        return make()
+    reused = unset(size)
+    if reused is None:
+        room, data, done = size, make(), size
+    else:
+        room, data = reused
+        done = fill(ffi.buffer(held("char[]", data)))
+    if len(data) != size:
+        return data
+    keep(room, data)
+    return data if done == size else data[:done]
+
+
+def unset(size: int) -> tuple[int, bytes] | None:
+    """Return the room of a reused piece, and `size` bytes in it for C to write; None without a fitting piece.
+    The caller returns both with `keep`.
+    """
+    reused = _bytes.take(size, _is_unused)
+    if reused is not None:
+        _resize(reused[1], size)
+    return reused
+
+
+def keep(room: int, data: bytes) -> None:
+    """Keep bytes of `unset`, or new bytes like them, for a later read."""
+    _bytes.keep(room, data)
+
+
+# A CPython bytes object has its length, its hash (-1 until it is computed), its content and a NUL side by
+# side. Its memory is freed as a whole, whatever the length says.
+_LENGTH, _HASH = -2, -1
+_UNKNOWN = -1
+
+
+def _fields(data: bytes) -> Any:
+    return ffi.cast("int64_t *", held("char[]", data))
+
+
+def _is_unused(data: bytes) -> bool:
+    """Return whether the bytes may be overwritten: their hash was never computed."""
+    fields = _fields(data)
+    return bool(fields[_HASH] == _UNKNOWN and fields[_LENGTH] == len(data))
+
+
+def _resize(data: bytes, size: int) -> None:
+    """Change the length of bytes without other references, within the room of their memory."""
+    if len(data) != size:
+        _fields(data)[_LENGTH] = size
+        ffi.cast("char *", held("char[]", data))[size] = b"\0"
+
+
+# --- int64 -------------------------------------------------------------------------------------
+
+_arrays: Spare[NDArray[np.int64]] = Spare()
+
+
+def matrix(rows: int, columns: int) -> NDArray[np.int64]:
+    """Return an int64 array of this shape with undefined values."""
+    n = rows * columns
+    if not LEAST <= 8 * n <= MOST:
+        return np.empty((rows, columns), np.int64)
+    reused = _arrays.take(8 * n)
+    # With room to spare: the next read may have a few more records.
+    array = np.empty(n + n // 8, np.int64) if reused is None else reused[1]
+    _arrays.keep(array.nbytes, array)
+    return array[:n].reshape(rows, columns)

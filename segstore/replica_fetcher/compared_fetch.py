@@ -1,0 +1,113 @@
+"""`ComparedFetch`: the fetches that compare logs with the logs of their leader, before any batch of the
+leader is appended: several logs by one request, outside of the session. Nothing is on disk but through the
+logs. Threads: the fetcher's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Protocol
+
+from segstore.errors import BrokerError
+from segstore.protocol.error_codes import Code
+from segstore.replica_fetcher.comparison import LogComparison
+from segstore.replica_fetcher.fetch_request import parts_of
+from segstore.replica_fetcher.fetched_data import read_part
+from segstore.replica_fetcher.followed_log import FollowedLog, Key, Question
+from segstore.replica_fetcher.remote_end_point import RemoteEndPoint
+
+TOGETHER = 128
+"""The most logs that are compared by one request, which takes some KiB of memory for each log."""
+
+
+class Steps(Protocol):
+    """The calls of `ComparedFetch` to its fetcher."""
+
+    def ask(self, followed: FollowedLog) -> Question | None:
+        """Return the next fetch of a log, None if its topic was removed."""
+
+    def run(self, followed: FollowedLog, step: Callable[[], bool]) -> bool:
+        """Run a step of a log, and note an error there; return the step's outcome, False after an error."""
+
+    def unserved(self, followed: FollowedLog, code: int) -> None:
+        """Note an error that the leader answers for one log."""
+
+    def refused(self, code: int) -> None:
+        """Note an error of a whole answer. Raises BrokerError."""
+
+
+class ComparedFetch:
+    """Compares the logs that are fetched over one connection."""
+
+    def __init__(self, leader: RemoteEndPoint, steps: Steps) -> None:
+        self._leader, self._steps = leader, steps
+        self._begun: dict[FollowedLog, LogComparison] = {}
+        self._waiting: set[FollowedLog] = set()
+        """The logs that are compared further after an ordinary fetch."""
+
+    def step(self, logs: Iterable[FollowedLog]) -> bool:
+        """Compare the next window of some of these logs; return whether to call again at once. False if each
+        of the logs needs an ordinary fetch first, by which the leader shows more records, or its log's end.
+        Raises as `BrokerConnection.ask`.
+        """
+        ready = list(islice(self._ready(logs), TOGETHER))
+        alone = [each for each in ready if each.alone][:1]
+        asked = alone or ready
+        if not asked:
+            self._waiting.clear()
+            return False
+        parts = self._fetched(asked, {} if alone else {each.followed.key: each.most_bytes for each in asked})
+        for each in asked:
+            part = parts.get(each.followed.key)
+            if part is None or not self._take(each, part, was_alone=len(asked) == 1):
+                self._waiting.add(each.followed)
+        return True
+
+    def _ready(self, logs: Iterable[FollowedLog]) -> Iterator[LogComparison]:
+        """Yield the comparisons that have a window and don't wait. If a log has changed, its comparison
+        begins anew.
+        """
+        for followed in logs:
+            if followed in self._waiting or (question := self._steps.ask(followed)) is None:
+                continue
+            held = self._begun.get(followed)
+            if held is None or held.question[:2] != question[:2]:
+                held = self._begun[followed] = LogComparison(followed, question)
+            if held.window is not None:
+                yield held
+                continue
+            del self._begun[followed]
+            followed.compared(question)
+
+    def _fetched(self, asked: list[LogComparison], sizes: Mapping[Key, int]) -> dict[Key, Any]:
+        """Return the leader's parts of the answer, from the windows' offsets on."""
+        positions = {
+            each.followed.key: each.question.position._replace(offset=each.at, last_fetched_epoch=-1)
+            for each in asked
+        }
+        answer = self._leader.fetch(positions, sizes)
+        if answer.error_code:
+            self._steps.refused(answer.error_code)
+        return dict(parts_of(answer, positions))
+
+    def _take(self, each: LogComparison, part: Any, *, was_alone: bool) -> bool:
+        data = read_part(part, self._leader.terms.isolation)
+        if data.error == Code.OFFSET_OUT_OF_RANGE:
+            return self._steps.run(each.followed, lambda: self._begins_later(each))
+        if data.error:
+            self._steps.unserved(each.followed, data.error)
+            return False
+        return self._steps.run(each.followed, lambda: each.take(data, was_alone=was_alone))
+
+    def _begins_later(self, each: LogComparison) -> bool:
+        """Compare from the leader's log start offset on, and return True, if that lies above the window."""
+        try:
+            start = self._leader.earliest_offset(each.followed, each.question)
+        except BrokerError as error:
+            self._steps.unserved(each.followed, error.code)
+            return False
+        if start <= each.at:
+            return False
+        each.begins_at(start)
+        return True

@@ -1,0 +1,197 @@
+"""`Control`: the thread that asks the source what there is, and lets fetchers follow it.
+
+On disk is what `FollowedTopics` and the role write. Threads: its own; `close`, `stale`, `failed` and
+`soon` may be called by any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from segstore.errors import SegstoreError, StaleDirectoryError, StoreClosedError, UnsupportedVersionError
+from segstore.files.reserve import NO_ROOM
+from segstore.logger import Logger
+from segstore.replica_fetcher.fetch_request import FetchTerms
+from segstore.replica_fetcher.fetchers import Fetchers
+from segstore.replica_fetcher.followed_log import FollowedLog
+from segstore.replica_fetcher.followed_topics import FollowedTopics
+from segstore.storage.context import StoreContext
+from segstore.storage.meta.role import ROLE, Role
+from segstore.threads import Background, Latch, take
+from segstore.wire.backoff import Backoff
+from segstore.wire.cluster import Cluster
+from segstore.wire.metadata import ClusterMetadata
+
+log = Logger("segstore")
+_WAITING = 1.0
+"""Seconds between two looks at the source while a topic is missing there, or nobody leads a partition."""
+
+
+class Followed(NamedTuple):
+    """What is followed: the store's context and role, the source, its topics, the `names` of those that are
+    asked for, None for all, and how they are fetched.
+    """
+
+    context: StoreContext
+    role: Role
+    cluster: Cluster
+    topics: FollowedTopics
+    names: list[str] | None
+    terms: FetchTerms
+
+
+class Control:
+    """`failure` is what ended it, None while nothing did; `error` is why the source was not reached last,
+    None where it was. `rounds` is how often the source was asked with success. A subclass says what else is
+    done in each round, before (`_begin_round`) and behind (`_end_round`) the look at the source's topics.
+    """
+
+    kind = "mirror"
+
+    def __init__(self, followed: Followed) -> None:
+        self._context, self.role, self._cluster, self._topics, self._names, terms = followed
+        self._config = self._cluster.config
+        self.fetchers = Fetchers(self._cluster, terms, self)
+        self.failure: Exception | None = None
+        self.error: Exception | None = None
+        self.rounds = 0
+        self.done = Latch()
+        """Opened where following has failed, or is closed."""
+        self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._ended = Latch()
+        self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
+
+    # --- any thread -------------------------------------------------------------------------------
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return what prevents topics from being followed, by name."""
+        return self._topics.problems
+
+    def start(self) -> None:
+        """Start the thread."""
+        Background(self._run, f"segstore-{self.kind}").start()
+
+    def close(self, seconds: float) -> None:
+        """End all threads, and wait for at most `seconds` for each."""
+        self.done.open()
+        self._news.put(None)
+        self._cluster.abort()
+        self.fetchers.stop(seconds)
+        self._ended.wait(seconds)
+        self._cluster.close()
+
+    def stale(self, error: Exception) -> None:
+        """See `Home.stale`."""
+        self._news.put(None)
+
+    def failed(self, followed: FollowedLog, error: Exception) -> None:
+        """See `Home.failed`: a disk has refused a call, or the log can't be what the leader's is."""
+        log.error("%r can't be followed any more: %s", followed, error)
+        self._fail(error)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Have the thread do this, and ask the source again."""
+        self._news.put(work)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = self.failure or error
+        self.done.open()
+        self._news.put(None)
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self.done.is_open:
+                self._await(self._round())
+        except Exception as error:
+            log.exception("a defect, met by the thread of a %s", self.kind)
+            self._fail(error)
+        finally:
+            self._ended.open()
+
+    def _round(self) -> float:
+        """Ask the source once; return the seconds until it is asked again."""
+        try:
+            self._begin_round()
+            self.take(self._cluster.metadata(self._names))
+            self._end_round()
+        except StoreClosedError:
+            self.done.open()
+        except (StaleDirectoryError, UnsupportedVersionError) as error:
+            self._fail(error)
+        except OSError as error:
+            return self._failed_round(error)
+        except SegstoreError as error:
+            return self._told(error)
+        else:
+            if self.error is not None:
+                log.warning("the %s goes on", self.kind)
+            self.error = None
+            self._backoff.succeeded()
+            return self._until_due()
+        return 0.0
+
+    def _begin_round(self) -> None:
+        """Do what comes before a look at the source's topics. Raises as `Cluster.ask`."""
+
+    def _end_round(self) -> None:
+        """Do what comes behind a look at the source's topics. Raises as `Cluster.ask`, StorageError."""
+
+    def _failed_round(self, error: OSError) -> float:
+        """Go on where the source is not reached, and once there is room, where the disk is full."""
+        if isinstance(error, ConnectionError | TimeoutError) or error.errno in NO_ROOM:
+            return self._told(error)
+        self._fail(error)
+        return 0.0
+
+    def _told(self, error: Exception) -> float:
+        if not self.done.is_open and str(error) != str(self.error):
+            log.warning("the %s waits: %s", self.kind, error)
+        self.error = error
+        return self._backoff.failed()
+
+    def _until_due(self) -> float:
+        waits = [self._config.metadata_max_age_ms / 1000]
+        if self._topics.waits:
+            waits.append(_WAITING)
+        return min(waits)
+
+    def take(self, metadata: ClusterMetadata) -> None:
+        """Follow what the source tells. Raises StaleDirectoryError where it is another cluster; StorageError,
+        and as `Cluster.ask`.
+        """
+        if metadata.cluster_id != self.role.cluster_id:
+            raise StaleDirectoryError(
+                f"{self._context.root} follows cluster {self.role.cluster_id}, and"
+                f" {self._cluster.bootstrap[0]} is of cluster {metadata.cluster_id}"
+            )
+        leaders = self._topics.take(metadata)
+        epoch = max((led.leader_epoch for led in leaders.values()), default=-1)
+        if epoch > self.role.leader_epoch:
+            self.role = replace(self.role, leader_epoch=epoch)
+            with self._context.reserve:
+                ROLE.write(self._context.files, self._context.root, self.role)
+        self.fetchers.follow(self._topics.logs, leaders)
+        self.rounds += 1
+        self.fetchers.changed()
+
+    def _await(self, seconds: float) -> None:
+        """Wait until the source is to be asked again; what comes together is heard together."""
+        try:
+            work = take(self._news, seconds)
+        except Empty:
+            return
+        if work is None:
+            self.done.wait(self._config.retry_backoff_ms / 1000)
+        while True:
+            if work is not None:
+                work()
+            try:
+                work = self._news.get_nowait()
+            except Empty:
+                return

@@ -1,0 +1,127 @@
+"""`Fetchers`: the logs that are followed, and a fetcher for each broker that leads one (Kafka:
+AbstractFetcherManager). Nothing is on disk. Threads: any; one calls `follow` and `stop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from segstore.mutex import Mutex
+from segstore.replica_fetcher.fetch_request import FetchTerms
+from segstore.replica_fetcher.fetcher import ReplicaFetcher
+from segstore.replica_fetcher.followed_log import FollowedLog, Key
+from segstore.threads import Latch
+from segstore.wire.cluster import Cluster
+from segstore.wire.metadata import NO_LEADER, LeaderAndEpoch
+
+
+class Watcher(Protocol):
+    """Who hears of what fetchers meet. No call may wait."""
+
+    def stale(self, error: Exception) -> None:
+        """See `Home.stale`."""
+
+    def failed(self, followed: FollowedLog, error: Exception) -> None:
+        """See `Home.failed`."""
+
+
+class Fetchers:
+    """The `Home` of all fetchers."""
+
+    def __init__(self, cluster: Cluster, terms: FetchTerms, watcher: Watcher) -> None:
+        self._cluster, self._terms, self._watcher = cluster, terms, watcher
+        self._lock = Mutex()
+        self._closed = False
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._logs: dict[Key, FollowedLog] = {}
+        self._by_leader: dict[int, list[FollowedLog]] = {}
+        self.untold: set[FollowedLog] = set()
+        """See `Home.untold`."""
+        self.change = Latch()
+        """Opened, and replaced, when there may be news for those who wait until logs have caught up."""
+
+    @property
+    def logs(self) -> Mapping[Key, FollowedLog]:
+        """Return the logs that are followed; the mapping is replaced whole where that changes."""
+        return self._logs
+
+    def follow(self, logs: Iterable[FollowedLog], leaders: Mapping[Key, LeaderAndEpoch]) -> None:
+        """Follow these logs, and no others, each from its leader."""
+        held = {each.key: each for each in logs}
+        for key, led in leaders.items():
+            if key in held:
+                with held[key].lock:
+                    held[key].follow(led)
+        for key in held.keys() - self._logs.keys():
+            held[key].on_reached = self.untold.add
+        self._replace(held)
+        self.untold.intersection_update(held.values())
+
+    def changed(self) -> None:
+        """Let those who wait until logs have caught up look again."""
+        before, self.change = self.change, Latch()
+        before.open()
+
+    def _replace(self, held: dict[Key, FollowedLog]) -> None:
+        by_leader: dict[int, list[FollowedLog]] = {}
+        for each in held.values():
+            by_leader.setdefault(each.led.leader, []).append(each)
+        by_leader.pop(NO_LEADER, None)
+        begun = []
+        with self._lock:
+            if self._closed:
+                return
+            self._logs, self._by_leader = held, by_leader
+            for node in by_leader.keys() - self._fetchers.keys():
+                begun.append(ReplicaFetcher(node, self._cluster, self._terms, self))
+                self._fetchers[node] = begun[-1]
+        for fetcher in begun:
+            fetcher.start()
+
+    def stop(self, seconds: float) -> bool:
+        """End all fetchers, and wait for at most `seconds` for each; return whether they have ended."""
+        with self._lock:
+            self._closed = True
+            fetchers = list(self._fetchers.values())
+        for fetcher in fetchers:
+            fetcher.close(0)
+        ended = [fetcher.close(seconds) for fetcher in fetchers]
+        return all(ended)
+
+    # --- what fetchers ask ------------------------------------------------------------------------
+
+    def led_by(self, node: int) -> Sequence[FollowedLog]:
+        """See `Home.led_by`."""
+        return self._by_leader.get(node, ())
+
+    def told(self, logs: Sequence[FollowedLog]) -> None:
+        """See `Home.told`."""
+        self.untold.difference_update(logs)
+        for each in logs:
+            each.source.is_told = True
+        self.changed()
+
+    def ended(self, fetcher: ReplicaFetcher) -> bool:
+        """See `Home.ended`."""
+        with self._lock:
+            if self._by_leader.get(fetcher.node):
+                return False
+            if self._fetchers.get(fetcher.node) is fetcher:
+                del self._fetchers[fetcher.node]
+            return True
+
+    def stale(self, error: Exception) -> None:
+        """See `Home.stale`."""
+        self._watcher.stale(error)
+
+    def failed(self, followed: FollowedLog, error: Exception) -> None:
+        """See `Home.failed`."""
+        followed.error = error
+        with self._lock:
+            by_leader = {
+                node: [each for each in logs if each is not followed]
+                for node, logs in self._by_leader.items()
+            }
+            self._by_leader = by_leader
+        self._watcher.failed(followed, error)

@@ -1,0 +1,237 @@
+"""`FollowedLog`: one partition's log, which follows the log of a leader on another machine (Kafka:
+ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6, R9 to R13, R41).
+
+On disk is what `storage.log.replica` writes. Threads: any, one at a time, by `lock`; an answer to an outdated
+question changes nothing (R11).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore.integers import INT32_MAX
+from segstore.leader_epochs import EpochEnd
+from segstore.logger import Logger
+from segstore.mutex import Mutex
+from segstore.protocol.fetch_bytes import Brought
+from segstore.replica_fetcher.fetched_data import FetchedData
+from segstore.replica_fetcher.source_answers import check_data
+from segstore.replica_fetcher.source_end import SourceEnd
+from segstore.replication.core.follower import Follower
+from segstore.replication.core.messages import FetchAnswer, FetchRequest
+from segstore.replication.fetched import brought
+from segstore.replication.follower_log import FollowerLog, log_of
+from segstore.wire.metadata import NO_LEADER, LeaderAndEpoch
+
+if TYPE_CHECKING:
+    from segstore.storage.log.replica import Replica, Truncated
+
+log = Logger("segstore")
+
+
+class Key(NamedTuple):
+    """A partition of one topic; a topic that was deleted and made anew has another id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+class FetchPosition(NamedTuple):
+    """The fields of Kafka's FetchPartition, by which a partition is fetched. Unknown epochs are -1."""
+
+    offset: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+    log_start_offset: int
+
+
+class Question(NamedTuple):
+    """A fetch under way."""
+
+    position: FetchPosition
+    led: LeaderAndEpoch
+    follower: Follower
+    request: FetchRequest
+
+
+class FollowedLog:
+    """One log. `led` is its leader with the leader epoch; `source` the known end of the leader's log;
+    `replica_id` is the id of this replica, -1 for a consumer. `error` prevents the log from being fetched,
+    None without one.
+    """
+
+    def __init__(self, topic: str, topic_id: str, partition: int, replica: Replica, replica_id: int) -> None:
+        self.topic, self.topic_id, self.partition, self.replica = topic, topic_id, partition, replica
+        self._replica_id = replica_id
+        self.lock = Mutex()
+        self._log = FollowerLog(replica, on_truncated=self._truncated)
+        self.led = LeaderAndEpoch(NO_LEADER, -1)
+        self.source = SourceEnd()
+        self.on_cut: Callable[[tuple[str, ...]], None] | None = None
+        """Called after a cut, with the paths of the copies in the quarantine."""
+        self.on_reached: Callable[[FollowedLog], None] | None = None
+        """Called once, when this log shows all records that the leader had at the first fetch."""
+        self.is_compared = False
+        """Whether the leader's log and this log were found to have the same records at the offsets that both
+        have: before that nothing is appended (see `LogComparison`)."""
+        self.error: Exception | None = None
+        self.not_before = 0.0
+        """The time of the next fetch at the earliest, by the monotonic clock."""
+
+    @property
+    def key(self) -> Key:
+        """Return the partition."""
+        return Key(self.topic, self.topic_id, self.partition)
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def follow(self, led: LeaderAndEpoch) -> None:
+        """Follow a leader, unless its leader epoch is an earlier one, of which the news came late."""
+        if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
+            self.is_compared = self.is_compared and led == self.led
+            self.led = led
+
+    def lacks(self, end: int) -> bool:
+        """Return whether this log may lack records of the leader below `end`. Raises StoreClosedError."""
+        return not self.is_compared or self.replica.log_end_offset < end
+
+    def delay(self, seconds: float, error: Exception | None) -> None:
+        """Do not fetch for a while, because of `error`."""
+        self.error, self.not_before = error, time.monotonic() + seconds
+
+    # --- the fetcher's thread ---------------------------------------------------------------------
+
+    def ask(self) -> Question:
+        """Return the next fetch (R8). Raises StoreClosedError if the topic was removed."""
+        with self.lock:
+            held, led = log_of(self.replica), self.led
+        # If the leader epoch is not known, batches of any epoch are appended.
+        epoch = led.leader_epoch if led.leader_epoch >= 0 else INT32_MAX
+        follower = Follower(self._replica_id, held, led.leader, epoch, 0)
+        request = follower.fetch(-1)
+        start = held.start_offset if self._replica_id >= 0 else -1
+        position = FetchPosition(request.fetch_offset, led.leader_epoch, request.last_fetched_epoch, start)
+        return Question(position, led, follower, request)
+
+    def take(self, question: Question, data: FetchedData) -> bool:
+        """Append the batches of an answer without error, or cut the log; return whether the log has changed.
+
+        Raises CorruptRecordError for damaged batches; InvalidArgumentError for batches that do not follow
+        this log; UnusableAnswerError; StorageError.
+        """
+        with self.lock:
+            if question.led != self.led or not (self.is_compared or data.diverging):
+                return False
+            answer = FetchAnswer(data.diverging, data.high_watermark, data.log_start_offset, -1)
+            found = brought(data.records) if data.records else None
+            check_data(data, None if found is None else found.fetched, repr(self))
+            has_changed = self._log.take(question.follower, question.request, answer, found)
+            if data.diverging is None:
+                self._told(data.high_watermark, self.replica.log_end_offset, len(data.records))
+            self.error = None
+        return has_changed
+
+    def _told(self, high_watermark: int, end: int, size: int) -> None:
+        """Note the high watermark of an answer, the end that is known by it, and its size."""
+        self.source.told(high_watermark, end, size)
+        tell = self.on_reached
+        if tell is not None and self.source.has_reached_target(self.replica.high_watermark):
+            self.on_reached = None
+            tell(self)
+
+    def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
+        """Append an answer of this leader as `take`, if its batches begin at the log's end, and are of the
+        latest leader epoch. Return False, and do nothing, for any other answer. Raises StorageError,
+        StoreClosedError.
+        """
+        high_watermark, _, start, records = brought
+        with self.lock:
+            replica = self.replica
+            if led is not self.led or start > replica.start_offset or high_watermark < replica.high_watermark:
+                return False
+            end = replica.append_next(records, high_watermark)
+            if end is None:
+                return False
+            self._told(high_watermark, end, len(records))
+            self.error = None
+        return True
+
+    def take_piece(self, led: LeaderAndEpoch, brought: Brought) -> bool:
+        """Take whole batches of a long answer, after the batches before them. Return False, and do nothing,
+        if `led` is not the leader any more. Raises as `take`.
+        """
+        if self.take_next(led, brought):
+            return True
+        question = self.ask()
+        if question.led is not led:
+            return False
+        data = FetchedData(0, brought.high_watermark, brought.log_start_offset, None, brought.records)
+        return self.take(question, data)
+
+    def go_on(self, question: Question, end_offset: int, data: FetchedData) -> bool:
+        """Let the log end at `end_offset`, the end of the leader's log, which has no batch from the
+        question's position on; `data` has the leader's high watermark (R41). Return whether the log has
+        changed. Raises StorageError, StoreClosedError.
+        """
+        answer = FetchAnswer(None, data.high_watermark, data.log_start_offset, end_offset)
+        with self.lock:
+            if question.led != self.led or self.replica.log_end_offset != question.position.offset:
+                return False
+            if not self.is_compared:
+                return False
+            has_changed = self._log.go_on(question.follower, question.request, answer)
+            self._told(data.high_watermark, self.replica.log_end_offset, 0)
+        return has_changed
+
+    def out_of_range(self, question: Question, start: int, end: int) -> bool:
+        """Cut the log, or begin it anew, if the leader's log, from `start` to `end`, lacks the question's
+        offset (R12); return whether the log has changed. Raises StorageError, StoreClosedError.
+        """
+        role = question.follower
+        with self.lock:
+            if question.led != self.led:
+                return False
+            if start > (mine := self.replica.log_end_offset) > self.replica.start_offset:
+                log.warning("%r ends at %d, before the leader's log begins: it begins anew", self, mine)
+            has_changed = self._log.apply(
+                role.log, partial(role.on_out_of_range, question.request, start, end)
+            )
+            self.is_compared = self.is_compared and not has_changed
+        return has_changed
+
+    def compared(self, question: Question) -> None:
+        """Note that this log has the records of the question's leader at the offsets that both have."""
+        with self.lock:
+            if question.led == self.led:
+                self.is_compared = question.position.offset == self.replica.log_end_offset
+
+    def cut_unlike(self, question: Question, offset: int) -> None:
+        """Cut this log at `offset`, since the question's leader has other records from there on. Raises
+        StorageError, StoreClosedError.
+        """
+        with self.lock:
+            if question.led == self.led:
+                end = self.replica.log_end_offset
+                self._cut(end, self.replica.truncate_to(offset), f"which has others from offset {offset} on")
+
+    def _truncated(self, before: int, cut: Truncated, diverging: EpochEnd | None) -> None:
+        why = f"whose epoch {diverging.epoch} ends at {diverging.end_offset}" if diverging else ""
+        self._cut(before, cut, why or "which is shorter")
+
+    def _cut(self, before: int, cut: Truncated, why: str) -> None:
+        """Have the log compared again after a truncation, and report the offsets that were cut."""
+        self.is_compared = False
+        if not cut.cut_bytes:
+            return
+        if cut.kept and self.on_cut is not None:
+            self.on_cut(cut.kept)
+        kept = f"; a copy is kept in {', '.join(cut.kept)}" if cut.kept else ""
+        log.warning(
+            "%r: offsets %d to %d are not in the leader's log, %s, and were cut%s",
+            self, cut.end_offset, before - 1, why, kept,
+        )  # fmt: skip

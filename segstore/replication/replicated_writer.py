@@ -1,0 +1,405 @@
+"""`ReplicatedWriter`: the writing side of a replicated store, over all of its directories, as `StoreWriter`
+is that of one.
+
+On disk are the directories' files and the metadata log. Threads: any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+
+from segstore.errors import (
+    IllegalStateError,
+    NotLeaderOrFollowerError,
+    ReplicaOfflineError,
+    RequestTimedOutError,
+    SegstoreError,
+    StorageError,
+    first_of,
+)
+from segstore.mutex import Mutex
+from segstore.replication.change_counter import News
+from segstore.replication.kept_records import KeptRecords
+from segstore.replication.metadata.image import PartitionKey
+from segstore.storage.meta.topics import TopicInfo, find_topic
+
+if TYPE_CHECKING:
+    from segstore.config import StoreConfig
+    from segstore.files import Files
+    from segstore.replication.data_directory import DataDirectory
+    from segstore.replication.local_replica import LocalReplica
+    from segstore.replication.metadata.metadata_log import MetadataLog
+    from segstore.replication.quorum_controller import QuorumController
+    from segstore.replication.replica_manager import ReplicaManager
+    from segstore.replication.topic_admin import ReplicatedTopicAdmin
+    from segstore.storage.context import StoreContext
+    from segstore.storage.finding import Repaired
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.log.recovery import Recovered
+    from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+    from segstore.storage.meta.tailed_ends import FollowedEnds
+    from segstore.storage.store.store_member import StoreMember
+    from segstore.storage.store.sweeper import Swept
+    from segstore.storage.store.upgrader import Upgraded
+    from segstore.storage.store.writer import StoreWriter
+    from segstore.storage.store.writing_side import Adopting
+
+T = TypeVar("T")
+
+ENDING = 10.0
+"""Seconds that a close waits for the thread of a directory, whose disk may hang."""
+
+
+class _Partitions:
+    """The calls of `Store` for all partitions."""
+
+    def __init__(self, manager: ReplicaManager) -> None:
+        self._manager = manager
+
+    def flush(self) -> None:
+        """Make all replicas durable, and write the checkpoints. Raises the first StorageError after all were
+        tried.
+        """
+        errors: list[Exception] = []
+        before = self._in_sync()
+        for directory in self._manager.online:
+            try:
+                directory.writer.partitions.flush()
+            except (SegstoreError, OSError) as error:
+                errors.append(error)
+        for replica in self._joined(
+            before
+        ):  # perhaps after its directory's flush, and before that of the leader's
+            try:
+                replica.partition.flush()
+            except (SegstoreError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise first_of(errors)
+
+    def _in_sync(self) -> dict[PartitionKey, frozenset[int]]:
+        return {key: self._manager.in_sync(key) for key in list(self._manager.partitions)}
+
+    def _joined(self, before: Mapping[PartitionKey, frozenset[int]]) -> list[LocalReplica]:
+        """Return the replicas that are in sync now, and not in `before`."""
+        came = [
+            (broker, key) for key, now in self._in_sync().items() for broker in now - before.get(key, now)
+        ]
+        return [replica for broker, key in came if (replica := self._manager.find(broker, key)) is not None]
+
+    def checkpoint(self) -> None:
+        """Write the checkpoints of all directories. Raises OSError."""
+        for directory in self._manager.online:
+            directory.writer.partitions.checkpoint()
+
+
+class _Sweeper:
+    """Retention and compaction of all replicas, each for itself (R33, R34)."""
+
+    def __init__(self, directories: Callable[[], list[DataDirectory]]) -> None:
+        self._directories = directories
+
+    def sweep(self) -> tuple[Swept, ...]:
+        """See `Sweeper.sweep`."""
+        return tuple(swept for directory in self._directories() for swept in directory.writer.sweeper.sweep())
+
+    def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
+        """See `Sweeper.upgrade`; a directory upgrades the replicas that it has."""
+        done: list[Upgraded] = []
+        for directory in self._directories():
+            topics = directory.writer.topics
+            mine = [key for key in keys if key[0] in topics and key[1] in topics[key[0]].partition_ids]
+            done += directory.writer.sweeper.upgrade(mine)
+        return tuple(done)
+
+
+class _NoInbox:
+    """In place of the inboxes until the store is open: then `coordinator.inboxes` serves them."""
+
+    def adopt(self, id_: str, files: object, /) -> NoReturn:
+        """Raise IllegalStateError."""
+        raise IllegalStateError(f"{id_!r}: no inbox is served while the store is being opened")
+
+
+class ControlPlane(NamedTuple):
+    """The parts that decide on the metadata of a store, write it, and carry it out."""
+
+    manager: ReplicaManager
+    topic_admin: ReplicatedTopicAdmin
+    controller: QuorumController
+    metadata_log: MetadataLog
+
+
+class StoreDirectories(NamedTuple):
+    """The directories of a store: `paths` has the `data_directories` that hold records, and then the witness,
+    if the store has one. `witness` is None without one, and while it is offline.
+    """
+
+    cluster_id: str
+    paths: Sequence[str]
+    data_directories: int
+    witness: StoreWriter | None
+
+
+class ReplicatedWriter:
+    """The `WritingSide` of a replicated store."""
+
+    def __init__(
+        self, context: StoreContext, config: StoreConfig, plane: ControlPlane, directories: StoreDirectories
+    ) -> None:
+        self.context, self.config = context, config
+        self.manager, self.topic_admin, self.controller, self.metadata_log = plane
+        self.cluster_id, paths, self.data_directories, self.witness = directories
+        self.paths, manager, controller = list(paths), self.manager, self.controller
+        self.partitions = _Partitions(manager)
+        self.sweeper = _Sweeper(lambda: manager.online)
+        self.inbox: Adopting = _NoInbox()
+        self.directory_began: Callable[[DataDirectory], object] = lambda directory: None
+        """Called with a directory that has taken the place of a failed one."""
+        self.kept = KeptRecords(controller, manager)
+        self.owner: Callable[[], object] | None = None
+        self.address = ""
+        """The address that `announce` was called with, "" before."""
+        self._nudges, self._closing, self.closed = News(), Mutex(), False
+        self.replacing = Mutex()
+        """Held while a directory is replaced; a close waits for this lock."""
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Return the paths of the data directories, by their ids; also of directories that are offline."""
+        return tuple(self.paths[: self.data_directories])
+
+    def announce(self, address: str) -> None:
+        """See `WritingSide.announce`: the lock file of each directory that works gets the address."""
+        self.address = address
+        for directory in self.manager.online:
+            directory.announce(address)
+
+    @property
+    def staging_path(self) -> str:
+        """Return the path of the first directory that works. Raises ReplicaOfflineError."""
+        for directory in self.manager.online:
+            if not directory.hangs:
+                return directory.path
+        raise ReplicaOfflineError(f"no directory of {', '.join(self.paths)} works")
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        """See `Store.role`."""
+        return "writer"
+
+    @property
+    def host_pid(self) -> int:
+        """See `Store.host_pid`."""
+        return self.context.pid
+
+    def members(self) -> list[StoreMember]:
+        """See `Store.members`: one process writes."""
+        return []
+
+    @property
+    def topics(self) -> dict[str, TopicInfo]:
+        """Return all topics by name."""
+        return self.topic_admin.topics
+
+    @property
+    def recovered(self) -> list[Recovered]:
+        """Return the outcomes of the replicas' recoveries, by directory."""
+        return [done for d in self.manager.directories.values() for done in d.writer.recovered]
+
+    @property
+    def mended(self) -> list[Repaired]:
+        """Return the small files that were found damaged, by directory."""
+        return [done for writer in self._writers() for done in writer.context.mended]
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """Return the log of the replica that leads. Raises UnknownTopicOrPartitionError;
+        NotLeaderOrFollowerError if none leads.
+        """
+        find_topic(self.topics, topic, partition)
+        return self._leader(topic, partition).partition
+
+    def _leader(self, topic: str, partition: int) -> LocalReplica:
+        key = PartitionKey(topic, partition)
+        leader = self.manager.leaders.get(key)
+        if leader is None:
+            raise NotLeaderOrFollowerError(f"{key}: no replica leads: {self.manager.partitions.get(key)}")
+        return leader
+
+    def opened(self) -> list[tuple[str, int]]:
+        """Return the partitions that have a leader."""
+        return [(key.topic, key.partition) for key in list(self.manager.leaders)]
+
+    def unstable(self) -> list[tuple[str, int]]:
+        """Return the partitions in which a transaction is open."""
+        leaders = list(self.manager.leaders.items())
+        return [
+            (key.topic, key.partition)
+            for key, leader in leaders
+            if leader.partition.visible.written.stable_offset < leader.replica.log_end_offset
+        ]
+
+    def cleaned_offset(self, topic: str, partition: int) -> int | None:
+        """See `StoreWriter.cleaned_offset`; the leader's offset."""
+        writer = self.manager.directories[self._leader(topic, partition).broker].writer
+        return writer.cleaned_offset(topic, partition)
+
+    def of_leaders(
+        self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
+    ) -> dict[tuple[str, int], T]:
+        """Return the values that `read` finds in each directory's files, of the partitions that are led
+        there. A directory whose disk hangs is left out: figures are asked for when there is trouble.
+        """
+        found: dict[tuple[str, int], T] = {}
+        leaders = list(self.manager.leaders.items())
+        for directory in self.manager.online:
+            keys = [key for key, leader in leaders if leader.broker == directory.broker]
+            here = (
+                read(directory.writer.context.files, directory.path) if keys and not directory.hangs else {}
+            )
+            found |= {(key.topic, key.partition): here[key] for key in keys if key in here}
+        return found
+
+    def forget_cleaned(self, topic: str, partition: int) -> None:
+        """See `StoreWriter.forget_cleaned`; for all replicas."""
+        key = PartitionKey(topic, partition)
+        for directory in self.manager.online:
+            if key in directory.replicas:
+                directory.writer.forget_cleaned(topic, partition)
+
+    # --- all replicas ----------------------------------------------------------------------------
+
+    def sync(self, partitions: Iterable[tuple[str, int]], timeout_ms: float = 30_000.0) -> None:
+        """Make the in-sync replicas of these partitions durable, on all disks at the same time. A replica
+        that leaves the ISR during the sync, since its disk fails or hangs, is not waited for; a replica that
+        joins the ISR is synced too. Raises RequestTimedOutError.
+        """
+        manager, keys = self.manager, [PartitionKey(*each) for each in partitions]
+        over, synced = time.monotonic() + timeout_ms / 1000, set[object]()
+
+        def replicas(directory: DataDirectory) -> list[LocalReplica]:
+            here = [key for key in keys if directory.broker in manager.in_sync(key)]
+            found = [manager.find(directory.broker, key) for key in here]
+            return [replica for replica in found if replica is not None and replica not in synced]
+
+        def flush(directory: DataDirectory) -> None:
+            for replica in replicas(directory):
+                replica.partition.flush()
+                synced.add(replica)
+
+        while any(replicas(directory) for directory in manager.online):
+            if not manager.on_each(flush, lambda it: bool(replicas(it)), over - time.monotonic()):
+                raise RequestTimedOutError(
+                    f"not all in-sync replicas of {keys} were synced in {timeout_ms:g} ms"
+                )
+
+    # --- following -------------------------------------------------------------------------------
+
+    @property
+    def publications(self) -> int:
+        return self.manager.news.number
+
+    @property
+    def news(self) -> int:
+        """See `Store.news`."""
+        return self._nudges.number + self.topic_admin.changes
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """See `Store.wait`."""
+        self.manager.news.wait(seen, seconds)
+
+    def follow(self, keys: list[int]) -> FollowedEnds | None:
+        """Return None: the leaders' directories publish for other processes; within this one `wait` waits."""
+        return None
+
+    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+        """Never called, since `follow` returns None."""
+        raise AssertionError("nothing is followed")
+
+    def nudge(self) -> None:
+        """See `Store._nudge`."""
+        self._nudges.tell()
+        self.manager.news.tell()
+
+    def wake(self) -> None:
+        """See `Store._wake`."""
+        self.nudge()
+
+    # --- closing ---------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """End the threads, since nobody can close the store; the next open recovers."""
+        self.controller.stop(0)
+        for directory in self.manager.directories.values():
+            directory.stop(0)
+            directory.writer.abandon()
+        self.context.scheduler.close()
+
+    def let_go(self) -> None:
+        """Release the directories, when no thread runs any more. May be repeated."""
+        self.context.closed = True
+        for writer in self._writers():
+            writer.let_go()
+        self.context.scheduler.close()
+        self.closed = True
+
+    def _writers(self) -> list[StoreWriter]:
+        found = [directory.writer for directory in self.manager.directories.values()]
+        return found if self.witness is None else [*found, self.witness]
+
+    def close(self) -> None:
+        """Close all directories cleanly: the replicas go on where they stopped. The first error is raised
+        after all directories were released; the next open recovers then.
+        """
+        with self._closing:
+            if self.closed:
+                return
+            try:
+                with self.replacing:
+                    self._close_cleanly()
+            except BaseException:  # an interrupt, perhaps: no thread writes once the locks are free
+                self._end_threads()
+                self.metadata_log.close()
+                raise
+            finally:
+                self.let_go()
+
+    def _close_cleanly(self) -> None:
+        stopped, errors = self._end_threads(), list[Exception]()
+        for directory in self.manager.directories.values():
+            for replica in list(directory.replicas.values()):
+                replica.go_offline()  # answers the appends that wait for acknowledgements
+        self.metadata_log.close()
+        self.wake()
+        for broker, directory in self.manager.directories.items():
+            registration = self.manager.brokers.get(broker)
+            if directory.error is None and stopped[broker] and registration is not None:
+                self._close_one(directory.writer, registration.epoch, errors)
+        if self.witness is not None:
+            self._close_one(self.witness, 0, errors)
+        if errors:
+            raise first_of(errors)
+
+    def _end_threads(self) -> dict[int, bool]:
+        """End all threads, and return whether that was done in time, by directory. May be repeated."""
+        self.context.closed = True
+        self.context.scheduler.close()
+        self.controller.stop(ENDING)
+        deadline = time.monotonic() + ENDING
+        return {
+            broker: directory.stop(max(deadline - time.monotonic(), 0.0))
+            for broker, directory in self.manager.directories.items()
+        }
+
+    @staticmethod
+    def _close_one(writer: StoreWriter, broker_epoch: int, errors: list[Exception]) -> None:
+        try:
+            writer.close(broker_epoch=broker_epoch) if broker_epoch > 0 else writer.close()
+        except (SegstoreError, OSError) as error:
+            errors.append(
+                error if isinstance(error, SegstoreError) else StorageError(error.errno, str(error))
+            )

@@ -1,0 +1,161 @@
+"""A directory is taken for a standby: a new one, one that was a standby of the same cluster, or that of an
+old primary, which comes back. On disk: `.segstore/role`, which is there before the primary knows the
+directory: a crash between the two leaves a standby that is registered by the next call. Threads: one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+
+from segstore import names
+from segstore.errors import InvalidArgumentError, SegstoreError, StaleDirectoryError
+from segstore.files import Files
+from segstore.replica_fetcher.primary import PrimaryClient
+from segstore.replica_fetcher.source_answers import check_cluster_id, largest_epoch
+from segstore.replica_fetcher.topic_filter import TopicChoice
+from segstore.storage.context import StoreContext
+from segstore.storage.meta.directory_safety import remove_logs_begun
+from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.meta.role import NOT_PROMOTING, ROLE, STANDBY, Role, has_only
+from segstore.storage.meta.sealed_file import CLUSTER_ID
+from segstore.wire.cluster import PASSING, Cluster
+from segstore.wire.metadata import ClusterMetadata
+
+_NOT_REGISTERED = -1
+
+
+class StandbyDirectoryState(Enum):
+    """What a directory is that is to be a standby: new; a standby already, whose primary answers, or does not
+    (ALONE); or that of an old primary.
+    """
+
+    NEW, HELD, ALONE, RETURNS = "new", "held", "alone", "returns"
+
+
+def taken(
+    files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
+) -> tuple[Role, StandbyDirectoryState]:
+    """Return the role that the directory is to have, and what it is now. Nothing is changed. Raises as
+    `found_role`, `check_returns` and `Cluster.ask`; for another cluster than it was a standby of
+    InvalidArgumentError.
+    """
+    held = found_role(files, root)
+    try:
+        metadata: ClusterMetadata = cluster.metadata(None)
+    except PASSING:
+        if held is None:
+            raise
+        return _role(held, held.cluster_id, source, choice, mode), StandbyDirectoryState.ALONE
+    check_cluster_id(metadata.cluster_id, source)
+    if held is not None and held.cluster_id != metadata.cluster_id:
+        raise InvalidArgumentError(
+            f"{root} is a standby of cluster {held.cluster_id}, and {source} is of {metadata.cluster_id}"
+        )
+    role = _role(held, metadata.cluster_id, source, choice, mode)
+    role = replace(role, leader_epoch=max(role.leader_epoch, largest_epoch(metadata)))
+    if held is not None:
+        return role, StandbyDirectoryState.HELD
+    return role, StandbyDirectoryState.RETURNS if check_returns(
+        files, root, metadata, source
+    ) else StandbyDirectoryState.NEW
+
+
+def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, mode: str) -> Role:
+    directory_id = names.new_topic_id() if held is None else held.directory_id
+    epoch, own = (-1, ()) if held is None else (held.leader_epoch, held.own)
+    return Role(
+        STANDBY, cluster_id, source, choice.given, "uncommitted", epoch, mode=mode,
+        directory_id=directory_id, own=own,
+    )  # fmt: skip
+
+
+def registered(role: Role, cluster: Cluster) -> int:
+    """Register a standby; return its broker epoch, -1 where the primary does not answer now: then the
+    standby's thread registers it. Raises as `PrimaryClient.register`.
+    """
+    try:
+        return PrimaryClient(cluster, role.cluster_id, role.directory_id, role.mode).register()
+    except PASSING:
+        return _NOT_REGISTERED
+
+
+def begun(context: StoreContext, role: Role, cluster: Cluster) -> int:
+    """Make a standby of a new directory, which nobody has open yet, and do what `registered` does; where the
+    primary refuses it, nothing is left. Raises OSError, too.
+    """
+    files, root = context.files, context.root
+    files.ensure_directory(names.below(root, names.OURS))
+    ROLE.write(files, root, role)
+    try:
+        return registered(role, cluster)
+    except SegstoreError:
+        remove_logs_begun(files, root)
+        if context.made and not files.listdir(root):
+            files.rmdir(root)
+        raise
+
+
+def returned(context: StoreContext, role: Role, cluster: Cluster) -> int:
+    """Make a standby of the directory of an old primary, whose lock is held, and do what `registered` does;
+    where the primary refuses it, the directory is what it was. Raises OSError, too.
+    """
+    ROLE.write(context.files, context.root, role)
+    try:
+        return registered(role, cluster)
+    except SegstoreError:
+        ROLE.remove(context.files, context.root)
+        raise
+
+
+def found_role(files: Files, root: str) -> Role | None:
+    """Return the standby's role that a directory has, None where it has none yet. Raises InvalidArgumentError
+    for another role, or where a promotion was begun; CorruptCheckpointError, OSError.
+    """
+    held = ROLE.read(files, root) if files.exists(root) else None
+    if held is not None and held.kind != STANDBY:
+        raise InvalidArgumentError(f"{root} is a {held.kind}, and no standby")
+    if held is not None and held.promoting != NOT_PROMOTING:
+        raise InvalidArgumentError(
+            f"{root} is no standby any more: its promotion was begun, and `segstore promote` completes it"
+        )
+    return held
+
+
+def check_returns(files: Files, root: str, metadata: ClusterMetadata, source: str) -> bool:
+    """Return whether a directory without a role is that of an old primary, which this cluster has passed;
+    False for an empty one. Raises InvalidArgumentError for a store of its own; StaleDirectoryError where it
+    is not behind the cluster; CorruptCheckpointError, OSError.
+    """
+    if _is_new(files, root):
+        return False
+    cluster_id = CLUSTER_ID.hint(files, root)
+    if cluster_id != metadata.cluster_id:
+        what = f"is a store of its own, of cluster {cluster_id}" if cluster_id else "is not empty"
+        raise InvalidArgumentError(
+            f"{root} {what}, and {source} is of cluster {metadata.cluster_id}: a standby needs a new"
+            " directory, or that of an old primary"
+        )
+    ours, theirs = _largest_epoch(files, root), largest_epoch(metadata)
+    if ours >= theirs:
+        raise StaleDirectoryError(
+            f"{root} has led in leader epoch {ours}, and {source} leads in {theirs} only: it has not taken"
+            " over from this directory, so nothing is cut here by what it has"
+        )
+    return True
+
+
+def _is_new(files: Files, root: str) -> bool:
+    """Return whether there is nothing in a directory but what a call of `begun` has left that was killed
+    before the role was there.
+    """
+    return not files.exists(root) or has_only(files, root)
+
+
+def _largest_epoch(files: Files, root: str) -> int:
+    largest = -1
+    for name in files.listdir(root):
+        path = names.below(root, f"{name}/{names.LEADER_EPOCHS}")
+        if files.exists(path) and files.size(path):  # a power cut may leave it empty
+            largest = max(largest, LeaderEpochs.load(files, path).current)
+    return largest

@@ -1,0 +1,80 @@
+"""`FollowedEnds`: the published ends of some partitions, as one reader last saw them; and the wait for more.
+
+A wait ends when the ends of one of these partitions have changed, or when the store's writer nudges all
+waiting threads because topics were created or deleted, or a group has changed. Publications of other
+partitions wake the thread only within C, without Python. The wait in C also reads a new record.
+
+The mapping of `.segstore/ends` is only read. Threads: one, the reader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from segstore._native import Follower, address, ffi, lib
+
+if TYPE_CHECKING:
+    from segstore.storage.meta.shared_header import SharedMap
+
+LOOK = -1
+"""The result of a wait that ended without a change of these partitions: by a nudge, a signal,
+or spuriously.
+"""
+LATE = -2
+"""The result of a wait that ended by its timeout."""
+_SPINS = 1000
+
+
+class FollowedEnds(Follower):
+    """The published ends of some partitions. `wait(nudges, seconds)` is C's (_native/follower.c): it returns
+    the number of a partition whose ends have changed since they were last seen, and sees them; LOOK after a
+    nudge or a signal, LATE after `seconds`; 0 or less is a look. It raises OSError. Its caller is marked by
+    `calls_out`: a signal handler that runs during the sleep may call the store.
+
+    `came` is the record that the wait has read, None without one: ({key: [record]}, offset, leader epoch, log
+    start offset, bytes of the batch, and its arrival in monotonic seconds). The key is that of `keys` with
+    the partition's number, (topic, partition). The record is a `kind`: a NamedTuple with the fields of the
+    consumer's record. If `kind` is None, no record is read.
+
+    If the store is shared, the ends of its shared logs come from `shared`, which is only read, too.
+
+    The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_followed` for each,
+    `last` is the `seg_last_record` of the last wait. `outdated`: a mapped file was replaced, or has grown,
+    and a new `FollowedEnds` is needed.
+    """
+
+    def __init__(self, memory: Any, size: int, slots: list[int], shared: SharedMap | None = None) -> None:
+        """`memory` is the mapping, of `size` bytes. Raises LookupError if a slot can't be read now: it is
+        damaged, or a publication does not end.
+        """
+        self.memory, self._size, self.n = memory, size, len(slots)
+        self.shared = shared
+        self._shared = ffi.NULL if shared is None else shared.c
+        self.outdated = False
+        self.content = ffi.new("seg_followed[]", self.n)
+        self.last = ffi.new("seg_last_record *")
+        for number, slot in enumerate(slots):
+            self.content[number].slot, self.content[number].fd = slot, -1
+            if lib.seg_follow(memory, size, self._shared, self.content + number, _SPINS) != 1:
+                raise LookupError(f"slot {slot} of the published ends can't be read")
+        follower = {"map": memory, "len": size, "followed": self.content, "n": self.n, "spins": _SPINS}
+        self._follower = ffi.new("seg_follower *", follower | {"last": self.last, "shared": self._shared})
+        self.follower = address(self._follower)
+        self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size, self._shared)
+        """Returns a number that changes with every nudge. Read it first, then look at topics and groups, then
+        wait.
+        """
+
+    def see(self, ends: Sequence[int]) -> bool:
+        """Read the published ends, but note the offsets `ends` as the logs' ends: the reader has read up to
+        these offsets, so that any later record ends the next wait. Return False if a slot can't be read now,
+        as in `__init__`.
+        """
+        for number, end in enumerate(ends):
+            place = self.content + number
+            if lib.seg_follow(self.memory, self._size, self._shared, place, _SPINS) != 1:
+                return False
+            place.words[lib.SEG_FOLLOWED_END] = place.words[lib.SEG_FOLLOWED_STABLE] = end
+        return True
