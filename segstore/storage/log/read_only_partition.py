@@ -194,16 +194,12 @@ class ReadOnlyPartition:
         _end_sealed(found[:-1], sealed | self._published.sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
-        if (
-            not self._published.has_directory()
-        ):  # after the listing: this finds a directory that was replaced before it
+        # After the listing: so a directory that was replaced before the listing is noticed.
+        if not self._published.has_directory():
             raise self._deleted()
         if not found:
-            found = [
-                Segment(
-                    self._pool, self.directory, self._published.log_start(), 0, writable=False, sealed=False
-                )
-            ]
+            start = self._published.log_start()
+            found = [Segment(self._pool, self.directory, start, 0, writable=False, sealed=False)]
         inodes = {s.base_offset: s.identity[:1] for s in found}
         for base, segment in known.items():
             if inodes.get(base) != segment.identity[:1]:
