@@ -151,7 +151,7 @@ def test_a_nudge_wakes_it(sides: Any) -> None:
     with at_the_end(store) as consumer:
         following, deadline = consumer._following, time.monotonic() + LONG_MS / 1000
         following.begin()
-        writer._nudge()
+        writer.nudge()
         assert following.wait(deadline, LONG_MS) == []
         following.begin()
         writer.create_topic("u")  # other news come with a nudge
