@@ -205,7 +205,7 @@ def _add_rules(file: ConfigFile, line: int, value: str) -> None:
 
 
 def _add_users(file: ConfigFile, line: int, name: str, value: str) -> None:
-    """Add the users of `sasl.jaas.config`, of which a listener may have one for each mechanism. Raises
+    """Add the users of `sasl.jaas.config`, a setting that a listener may have for each mechanism. Raises
     ConfigError.
     """
     prefix, _, _ = name.removesuffix(JAAS).rpartition(".")

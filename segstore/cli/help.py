@@ -117,7 +117,7 @@ def _unknown(error: click.ClickException) -> str:
         given, kind, known = match[1], "command", context.command.list_commands(context)
     else:
         return ""
-    from segstore.config.options import did_you_mean  # which no correct command needs
+    from segstore.config.options import did_you_mean  # only wrong usage needs it
 
     meant = did_you_mean(given, known)
     return f"No such {kind} {given!r}" + (f": {meant}" if meant else "")

@@ -1,9 +1,9 @@
 """`logged`: the engine's messages of a service (`serve`, `follow`, `mirror`, `archive`) on standard error, an
 event a line, as text or JSON. Nothing on disk.
 
-A blocked standard error (a full pipe, a stopped terminal) delays no other thread: a thread of its own writes,
-and of the waiting lines those beyond `MOST` are counted and dropped. If standard error is closed, its reader
-is gone, or its disk is full, lines are dropped, and the service continues.
+A blocked standard error (a full pipe, a stopped terminal) delays no other thread, since a thread of its own
+writes. At most `MOST` lines wait; further lines are counted and dropped. If standard error is closed, its
+reader is gone, or its disk is full, lines are dropped, and the service continues.
 
 Threads: any may log. No lock is taken: a signal may interrupt a message, and its handler may log another one.
 """

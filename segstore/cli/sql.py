@@ -154,7 +154,7 @@ def sql(
             }
             _run(store, text, meant, isolation_level, form, target)
     except KeyboardInterrupt:
-        behind = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C
+        behind = "\n" if sys.stderr.isatty() else ""  # after the terminal's ^C
         click.echo(f"{behind}segstore: interrupted", err=True)
         raise
 

@@ -152,8 +152,8 @@ def _carry_out(done: Future[Any], call: Callable[..., Any], arguments: tuple[Any
 
 
 def attached(topics: Mapping[str, TopicInfo], text: str) -> list[str]:
-    """Return the topics that become views: internal topics only if they are named. Of topics whose names
-    differ only in case, which DuckDB does not distinguish, those that the statements name.
+    """Return the topics that become views: internal topics only if the statements name them. Names that
+    differ only in case are one name to DuckDB: of such topics the named ones become views.
     """
     named = [name for name in sorted(topics) if name in text]
     seen = {name.lower() for name in named}

@@ -124,7 +124,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
             raise self.refusal()
 
     def check_wait(self) -> None:
-        """Raise what `check` raises, and GiveWay if another thread waits for the guard. Only a method that
+        """Raise the errors of `check`, and GiveWay if another thread waits for the guard. Only a method that
         has not changed anything yet may call this.
         """
         self.check()

@@ -79,14 +79,14 @@ class CommitFuture:
 
     @calls_out
     def add_callback(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
-        """Call f(*args, None, **kwargs) if it succeeded."""
+        """Call f(*args, None, **kwargs) if the commit succeeded."""
         if self.exception is None:
             f(*args, None, **kwargs)
         return self
 
     @calls_out
     def add_errback(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
-        """Call f(*args, exception, **kwargs) if it failed."""
+        """Call f(*args, exception, **kwargs) if the commit failed."""
         if self.exception is not None:
             f(*args, self.exception, **kwargs)
         return self

@@ -196,7 +196,7 @@ class ConsumerSubscription(GroupSubscription):
         """Join the group, after partitions of an earlier membership were given up as lost."""
         self._untaken = None
         self._give_up(list(self._subscription.states), "lost")
-        if self._subscription.automatic:  # and not unsubscribed by the listener
+        if self._subscription.automatic:  # the listener may have unsubscribed
             self._measured.joining()
             self._beat()
         return True

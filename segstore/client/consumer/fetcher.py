@@ -186,7 +186,7 @@ class Fetcher:
                     raise error
                 self._kept = _Kept(state, buffer.at, error)
             finally:
-                del error  # the deserializer's error has this frame in its traceback
+                del error  # the traceback of the deserializer's error has this frame
         elif not buffer.left:
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)

@@ -84,7 +84,7 @@ class Tailing:
         # passed.
         self._quiet, self._until = -1, -math.inf
         self._goes_on: tuple[TopicPartitionState, int | None] = TopicPartitionState(), None
-        self._looked = -1  # the guard's number of calls at a look, until the next wait
+        self._looked = -1  # the guard's count of calls at the last look; -1 after a wait
         self._number = 0  # of looks and waits
 
     def begin(self) -> None:
@@ -181,7 +181,7 @@ class Tailing:
         store, throttle = self._store.context, self._throttle
         assert last is not None
         assert turns is not None
-        self._quiet = self._looked = -1  # what an interrupt leaves
+        self._quiet = self._looked = -1  # after an interrupt the next poll must look
         calls, number = guard.calls, self._number + 1
         self._number = number
         late = until if until < deadline else deadline
@@ -201,7 +201,7 @@ class Tailing:
         if self._singles is not None:
             self._singles += tp, start, offset, size, ended
         self._subscription.cursor = at + 1 if at + 1 < len(turns) else 0
-        self._goes_on = state, offset + 1  # once the application has the record
+        self._goes_on = state, offset + 1  # the position after the application got the record
         self._quiet = quiet
         return polled, state, offset + 1, epoch
 

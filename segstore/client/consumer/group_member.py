@@ -42,7 +42,7 @@ class GroupSubscription(ABC):
 
     takes_regex = False
     is_incremental: bool
-    """Whether the member keeps the partitions that it had and still has in a new assignment."""
+    """Whether partitions that are in the old and in the new assignment stay with the member all the time."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class GroupSubscription(ABC):
                 self._commits.positions(gone)
                 self._give_up(gone, "revoked")
         finally:
-            if subscription.automatic:  # and not unsubscribed by the listener
+            if subscription.automatic:  # the listener may have unsubscribed
                 subscription.have(wanted)
                 if added or not self.is_incremental:
                     self._tell("assigned", added if self.is_incremental else wanted)

@@ -184,7 +184,7 @@ class ManualSubscription:
             self._revoke([tp for tp in subscription.states if tp not in kept])
         finally:
             new = [tp for tp in wanted if tp not in subscription.states]
-            if new and subscription.automatic:  # and not unsubscribed by the listener
+            if new and subscription.automatic:  # the listener may have unsubscribed
                 subscription.have(wanted)
                 self._tell("on_partitions_assigned", new)
 

@@ -157,7 +157,7 @@ class Accumulator:
         self.pool = BufferPool(config.buffer_memory, batch_size)
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._schedule = Schedule(self._linger)
-        self._full: list[PartitionQueue] = []  # queues that C has begun batches in
+        self._full: list[PartitionQueue] = []  # queues in which C has begun batches
         self.incomplete = Incomplete(self.lock, self.pool)
         self._refused: list[BaseException] = []
         self._aborted: list[ProducerBatch] = []  # until their futures have the error

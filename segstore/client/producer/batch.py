@@ -213,7 +213,7 @@ class NativeRecord:
 
 
 def _lengths(items: Sequence[bytes | None]) -> bytes:
-    # The garbage collector does not look into bytes.
+    # As bytes, which the garbage collector does not scan.
     return array("i", [-1 if item is None else len(item) for item in items]).tobytes()
 
 

@@ -208,7 +208,9 @@ class Delivery:
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
-        """Append the batches of a partition; return the batches to retry. All others have an outcome then."""
+        """Append the batches of a partition; return the batches to retry. All other batches then have an
+        outcome.
+        """
         refusal = None if self._transactions is None else self._transactions.refusal()
         if refusal is not None:
             self.fail(batches, refusal)

@@ -50,8 +50,8 @@ MOST_NOTED = 1000
 
 
 class _Sent(NamedTuple):
-    """One append of batches of a topic. `batches`: of each its uncompressed bytes, its records, and its
-    creation time; `stored`: bytes on disk; `began` and `ended`: the times of the append. Times are monotonic
+    """One append of batches of a topic. `batches`: (uncompressed bytes, records, creation time) of each
+    batch; `stored`: bytes on disk; `began` and `ended`: begin and end of the append. Times are monotonic
     seconds.
     """
 

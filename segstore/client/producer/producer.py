@@ -118,7 +118,7 @@ class Producer(Closing):
         """Open or close the short way of `send`; the long way (`Intake`) first checks whether records may be
         sent.
         """
-        # C looks up a queue here first; a record without an entry goes through `Intake`.
+        # C looks up a queue in these dicts; a record without an entry goes through `Intake`.
         plain = self._intake.plain and open_
         self._sending.sticky = self._routing.sticky if plain else {}
         self._sending.by_key = self._routing.by_key if plain else {}
@@ -222,8 +222,8 @@ class Producer(Closing):
         return self._transactions
 
     def _may_wait(self, call: str) -> None:
-        """Raise InvalidArgumentError in a callback, ReentrantCallError in a signal handler for which the
-        sender waits.
+        """Raise InvalidArgumentError in a callback; ReentrantCallError in a signal handler that interrupted a
+        call which holds a lock.
         """
         if self._accumulator.incomplete.in_callback():
             raise InvalidArgumentError(f"{call} in a callback would wait for itself")

@@ -95,7 +95,7 @@ class DeliveredColumns(NamedTuple):
             rest = self._slice(done, len(self.records)) if done < len(self.records) else None
             return TakenRecords(made, None if made else error), rest
         finally:
-            del error  # the deserializer's error has this frame in its traceback
+            del error  # the traceback of the deserializer's error has this frame
 
     def _slice(self, begin: int, end: int) -> DeliveredColumns:
         if begin == 0 and end == len(self.records):
@@ -181,7 +181,7 @@ class Deliveries:
                     self._waiting = waiting
                     raise Undelivered(part.tp, part.at, part.until, error)
                 finally:
-                    del error  # the deserializer's error has this frame in its traceback
+                    del error  # the traceback of the deserializer's error has this frame
             if rest is not None:
                 waiting.appendleft(rest)
             most -= len(records)

@@ -129,7 +129,7 @@ class ShareConsumerMembership:
         return beaten
 
     def _take(self, assignment: Assignment) -> None:
-        """Set the partitions to those of an assignment whose topics exist."""
+        """Set the partitions to the assigned ones whose topics exist."""
         by_id = {names.topic_id_bytes(info.topic_id): info for info in self._store.engine.topics.values()}
         partitions = {
             (info.topic_id, number): TopicPartition(info.name, number)
