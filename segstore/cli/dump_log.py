@@ -76,8 +76,8 @@ def _is_damage(step: ScanStep, end: int) -> bool:
 
 
 def _as_known(step: ScanStep, i: int, path: str) -> Any:
-    """Return the header of batch `i`; in a compressed message of magic 0 or 1 with the base offset and the
-    count of its inner messages.
+    """Return the header of batch `i`. For a compressed message of magic 0 or 1 it has the base offset and the
+    count of the inner messages.
     """
     batch = step.batches[i]
     if batch["magic"] == MAGIC or not batch["attributes"] & CODEC_MASK:

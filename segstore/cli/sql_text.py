@@ -19,8 +19,8 @@ TEXT = pa.large_string()
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """Return a column as text: bytes that are not UTF-8 have `\\xff` for each bad byte, times are ISO 8601, lists and
-    structs are JSON.
+    """Return a column as text: bytes that are not UTF-8 have `\\xff` for each bad byte, times are ISO 8601,
+    lists and structs are JSON.
     """
     kind = column.type
     if column.null_count == len(column):

@@ -174,7 +174,7 @@ def test_the_help_of_no_command_brings_the_engine() -> None:
     """Nor what prints tables, nor a module that another command needs."""
     code = """
 import contextlib, io
-from segstore.cli.app import COMMANDS, Listed, commands
+from segstore.cli.app import COMMANDS, ListedCommand, commands
 
 def helps(path, command):
     yield path
@@ -183,7 +183,7 @@ def helps(path, command):
 
 brought = []
 for name in COMMANDS:
-    for path in helps([name], Listed(name).itself()):
+    for path in helps([name], ListedCommand(name).itself()):
         with contextlib.redirect_stdout(io.StringIO()) as shown:
             commands.main([*path, "--help"], prog_name="segstore", standalone_mode=False)
         assert shown.getvalue().startswith(f"Usage: segstore {' '.join(path)}"), path
