@@ -49,7 +49,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0
 _CUT: Final[set[int]] = set()
 """Descriptors whose last line was cut by a full disk: the next line must begin with a line end."""
 _CONTROLS_OF_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
-"""Escapes for such characters that `json` does not escape."""
+"""Escapes for control characters and line separators that `json` does not escape."""
 
 
 def log_options(command: F) -> F:

@@ -28,8 +28,8 @@ class Reloading:
         self._server, self._options, self._held = server, options, held
 
     def reload(self) -> None:
-        """Read the files again and apply changed settings. An error is logged, and nothing is changed; so is
-        a setting that needs a restart.
+        """Read the files again and apply changed settings. An error is logged and changes nothing. A changed
+        setting that needs a restart is logged as a warning.
         """
         try:
             new = plan(self._options)
