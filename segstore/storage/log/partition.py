@@ -1,9 +1,9 @@
 """One partition as its writer holds it: its parts put together, log start and retention, and flushing.
 
 On disk are files in the partition's directory, which the parts write. Threads: any. Three locks order the
-changes: `admin` for the log start offset, `naming` for renames of files or of the directory, and the append
-token (`token`) for the log's end and its segments. They are taken in this order. No sync is done with the
-token held, except in `sync_ahead`.
+changes: `admin_lock` for the log start offset, `rename_lock` for renames of files or of the directory, and
+the append token (`token`) for the log's end and its segments. They are taken in this order. No sync is done
+with the token held, except in `sync_ahead`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogStart:
 
     On disk the new start is durable before a byte is removed. Then the segments below it are `.deleted` for
     file.delete.delay.ms, their producer snapshots are removed, and older leader epochs are dropped. Threads:
-    any, one at a time (`admin` of the partition); the append token is held only to replace the view.
+    any, one at a time (`admin_lock` of the partition); the append token is held only to replace the view.
     `start_moved` makes a new log start offset durable.
     """
 
@@ -73,7 +73,7 @@ class LogStart:
         The start is durable before a byte is removed. Raises OffsetOutOfRangeError.
         """
         partition = self._partition
-        with partition.context.reserve, partition.admin:
+        with partition.context.reserve, partition.admin_lock:
             view = partition.view
             before = view.end_offset if before == -1 else before
             view.check(max(before, view.start_offset) if before >= 0 else before, partition.directory)
@@ -90,7 +90,7 @@ class LogStart:
         OSError.
         """
         partition = self._partition
-        with partition.admin:
+        with partition.admin_lock:
             view, config = partition.view, partition.config
             count = retention.breached(view, config, now_ms, partition.context.files)
             if count == len(view.segments):
@@ -126,8 +126,8 @@ class LogStart:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
         # Last: this frees no room, and the next open drops the epochs if a crash comes before.
-        # Without `naming` the directory may be that of a new topic with the same name.
-        with partition.naming, suppress(OSError):
+        # Without `rename_lock` the directory may be that of a new topic with the same name.
+        with partition.rename_lock, suppress(OSError):
             if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
 
@@ -151,6 +151,18 @@ class Writable(Protocol):
         """Return the partition. Raises ReadOnlyError, StoreClosedError, ForkedError."""
 
 
+class LogState(NamedTuple):
+    """The state of a log after it was opened. `layout` numbers the list of segments for readers of other
+    processes. With a `high_watermark` the log is a replica's.
+    """
+
+    opened: Opened
+    epochs: LeaderEpochs
+    producers: Producers
+    layout: int = 0
+    high_watermark: int | None = None
+
+
 class Partition:
     """The writing side of one partition. `publisher` publishes its ends to other processes; `start_moved`
     makes a new log start offset durable.
@@ -160,17 +172,12 @@ class Partition:
         self,
         context: StoreContext,
         config: TopicConfig,
-        opened: Opened,
-        epochs: LeaderEpochs,
-        producers: Producers,
+        state: LogState,
         publisher: Publisher,
         start_moved: Callable[[int], None],
-        layout: int = 0,
-        high_watermark: int | None = None,
     ) -> None:
-        """With a `high_watermark` this is a replica; it refuses the appends of applications until it
-        leads.
-        """
+        """A replica refuses the appends of applications until it leads."""
+        opened, epochs, producers, layout, high_watermark = state
         self.context, self.config, self.producers = context, config, producers
         self.directory = opened.segments[0].directory
         self.segments = LogSegments(self.directory, opened.segments, config, opened.end_offset, layout)
@@ -199,7 +206,7 @@ class Partition:
         self.token = self.tail.token
         self.epochs = epochs
         self.log_start = LogStart(self, epochs, start_moved)
-        self.admin, self.naming = Mutex(), Mutex()
+        self.admin_lock, self.rename_lock = Mutex(), Mutex()
         self.validator = LogValidator(config)
         self.acks: Acknowledger | None = None
         """The other replicas, which an application's append waits for; None without any."""
@@ -377,7 +384,7 @@ class Partition:
         """Run a block during which no segment is removed and the topic is not deleted. Raises
         StoreClosedError if the topic was deleted before.
         """
-        with self.admin, self.naming:
+        with self.admin_lock, self.rename_lock:
             _ = self.view
             yield
 
@@ -484,6 +491,6 @@ class Partition:
 
     def abandon(self) -> None:
         """Refuse appends, because the topic was deleted; readers keep their views."""
-        with self.naming, self.token:
+        with self.rename_lock, self.token:
             self.segments.closed = True
             self.visible.withdraw()

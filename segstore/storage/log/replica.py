@@ -410,7 +410,7 @@ class Replica:
         Raises StorageError; the partition is fenced then, unless nothing was changed.
         """
         partition = self._partition
-        with os_errors(), partition.admin, partition.naming:
+        with os_errors(), partition.admin_lock, partition.rename_lock:
             if offset < partition.segments[0].base_offset:
                 kept = self._keep_all(self._ahead().segments)
                 return self._start_at(offset)._replace(kept=kept)
@@ -425,7 +425,7 @@ class Replica:
         """Remove the whole log, and begin it anew at `offset`, without epochs and producers (R6). No copies
         are kept: the leader has deleted these batches, too. Errors as `truncate_to`.
         """
-        with os_errors(), self._partition.admin, self._partition.naming:
+        with os_errors(), self._partition.admin_lock, self._partition.rename_lock:
             return self._start_at(offset)
 
     def cut_damaged(self, offset: int) -> Truncated:
@@ -435,7 +435,7 @@ class Replica:
         quarantine. No append may run at the same time. Errors as `truncate_to`.
         """
         partition = self._partition
-        with os_errors(), partition.admin, partition.naming:
+        with os_errors(), partition.admin_lock, partition.rename_lock:
             view = self._ahead()
             slot = view.slot(offset)
             kept = self._keep_all(view.segments[slot:])
@@ -453,7 +453,7 @@ class Replica:
         copies, which are durable. Raises StorageError.
         """
         partition = self._partition
-        with os_errors(), partition.admin, partition.naming:
+        with os_errors(), partition.admin_lock, partition.rename_lock:
             return self._keep_all(self._ahead().segments)
 
     def _ahead(self) -> LogView:
