@@ -39,7 +39,6 @@ pytestmark = pytest.mark.kind("interrupts")
 
 # --- any order of ends ----------------------------------------------------------------------------
 
-
 CLIENTS = ("producer", "transactional", "consumer", "member")
 
 

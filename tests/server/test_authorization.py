@@ -29,11 +29,7 @@ CLUSTER, TRANSACTION = (
 
 
 DENIALS = {TOPIC, GROUP, CLUSTER, TRANSACTION}
-
-
 FREE = {Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
-
-
 FILTERED = {Api.LIST_GROUPS, Api.LIST_TRANSACTIONS, Api.DESCRIBE_CLUSTER}
 """APIs that deny nobody, and tell each what it may know: test_authorization_answers has their tests."""
 
@@ -165,11 +161,7 @@ def share_state(api: Api, topic: str) -> Any:
 
 
 ON_CLUSTER = {"cluster_action cluster": CLUSTER}
-
-
 JOIN = plain(group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=10_000, protocol_type="consumer")
-
-
 COMMITTED = {"group_id": "g", "member_id": ""}
 
 
@@ -393,8 +385,6 @@ CASES: dict[tuple[Api, str], Case] = {
 
 
 BEFORE_4 = {"write transactional-id x": TRANSACTION, "write topic t": TOPIC}
-
-
 NO_PLACE = {(A.DESCRIBE_LOG_DIRS, 1), (A.DESCRIBE_LOG_DIRS, 2)}
 """Their answers have no place for an error: they are empty."""
 

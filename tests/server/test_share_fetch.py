@@ -23,7 +23,6 @@ NO_TOPIC = b"\1" * 16
 
 # --- the whole request ----------------------------------------------------------------------------
 
-
 UNNAMED = {
     "no group": {"group_id": None},
     "an empty group": {"group_id": ""},

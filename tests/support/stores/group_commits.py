@@ -17,8 +17,6 @@ from segstore.files import Files, Handle
 from segstore.storage.log.flusher import Flusher
 
 THREADS = 6
-
-
 DURABLE = {"flush.messages": 1}
 
 

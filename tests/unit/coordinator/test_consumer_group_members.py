@@ -198,7 +198,6 @@ def test_a_removal_that_can_not_be_written_is_tried_again(
 
 # --- requests -------------------------------------------------------------------------------------
 
-
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "an epoch below -2": ({"epoch": -3}, InvalidRequestError),
     "no member id": ({"member_id": "", "epoch": 1}, InvalidRequestError),

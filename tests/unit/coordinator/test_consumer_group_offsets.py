@@ -59,8 +59,6 @@ class Commit(NamedTuple):
 
 
 KEPT, MOVED = (lambda of: of.kept), (lambda of: of.moved)
-
-
 COMMITS = {
     "in its epoch": Commit("a", 0, KEPT),
     "in its epoch, of what it has given up": Commit("a", 0, MOVED),

@@ -26,8 +26,6 @@ from segstore.storage.log.append import append_record
 from segstore.storage.log.visibility import Visible
 
 MANY = 3000
-
-
 GONE = ffi.new("uint8_t[]", b"\0")
 
 
