@@ -1,10 +1,10 @@
 """Builds the native part as `segstore._native._segstore`, and the exhibits of `segstore bench zero-copy` as
 an extension of their own; nothing on disk but the build's own output.
 
-Run by setup.py (`cffi_modules`) and never imported by the package. SEGSTORE_SANITIZE=address,undefined builds
-with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 with counts of lines and branches for gcov;
-SEGSTORE_STORM=1 with steps at which a process pauses, dies or stops by chance (step.h), never beside the
-usual build.
+setup.py runs it (`cffi_modules`), and the package never imports it. SEGSTORE_SANITIZE=address,undefined
+builds with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 with counts of lines and branches for
+gcov; SEGSTORE_STORM=1 with steps at which a process pauses, dies or stops by chance (step.h), never in the
+same place as the usual build.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def flags() -> tuple[list[str], list[str]]:
 
 
 def declarations(*headers: Path) -> str:
-    """Return the lines of headers without directives, which cffi does not read."""
+    """Return the lines of headers without preprocessor directives, which cffi does not accept."""
     texts = [header.read_text(encoding="utf-8") for header in headers]
     return "".join(line for text in texts for line in text.splitlines(keepends=True) if line[0] != "#")
 

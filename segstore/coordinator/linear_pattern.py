@@ -54,7 +54,7 @@ def _by_re2(pattern: str) -> Test | None:
 # --- the simple form -----------------------------------------------------------------------------
 
 
-class _Part(NamedTuple):
+class _PatternPart(NamedTuple):
     """A part of a pattern: whether it matches an empty text, and the positions, as bits, at which its other
     matches begin and end.
     """
@@ -64,7 +64,7 @@ class _Part(NamedTuple):
     last: int
 
 
-_EMPTY = _Part(True, 0, 0)
+_EMPTY = _PatternPart(True, 0, 0)
 _KINDS: dict[str, Test] = {
     "d": lambda c: "0" <= c <= "9",
     "w": lambda c: c == "_" or (c.isascii() and c.isalnum()),
@@ -104,25 +104,25 @@ class _SimplePattern:
 
     # --- parts ------------------------------------------------------------------------------
 
-    def _one(self, test: Test) -> _Part:
+    def _one(self, test: Test) -> _PatternPart:
         self._tests.append(test)
         self._follow.append(0)
-        return _Part(False, 1 << len(self._tests) - 1, 1 << len(self._tests) - 1)
+        return _PatternPart(False, 1 << len(self._tests) - 1, 1 << len(self._tests) - 1)
 
     def _link(self, last: int, first: int) -> None:
         for at in _bits(last):
             self._follow[at] |= first
 
-    def _alternatives(self) -> _Part:
+    def _alternatives(self) -> _PatternPart:
         found = self._row()
         while self._take("|"):
             other = self._row()
-            found = _Part(
+            found = _PatternPart(
                 found.is_nullable or other.is_nullable, found.first | other.first, found.last | other.last
             )
         return found
 
-    def _row(self) -> _Part:
+    def _row(self) -> _PatternPart:
         found = _EMPTY
         while self._depth == 0 and self._take("^"):
             pass
@@ -131,7 +131,7 @@ class _SimplePattern:
             self._link(found.last, part.first)
             first = found.first | (part.first if found.is_nullable else 0)
             last = part.last | (found.last if part.is_nullable else 0)
-            found = _Part(found.is_nullable and part.is_nullable, first, last)
+            found = _PatternPart(found.is_nullable and part.is_nullable, first, last)
         return found
 
     def _at_dollar(self) -> bool:
@@ -144,7 +144,7 @@ class _SimplePattern:
         self._at = len(self._text) - len(rest)
         return True
 
-    def _counted(self, part: _Part) -> _Part:
+    def _counted(self, part: _PatternPart) -> _PatternPart:
         count = self._next
         if count == "{":
             raise self._unsupported("a counted repeat")
@@ -158,7 +158,7 @@ class _SimplePattern:
             self._link(part.last, part.first)
         return part if count == "+" else part._replace(is_nullable=True)
 
-    def _atom(self) -> _Part:
+    def _atom(self) -> _PatternPart:
         character = self._character()
         if character == "(":
             return self._group()
@@ -172,7 +172,7 @@ class _SimplePattern:
             raise self._wrong()
         return self._one(self._escaped() if character == "\\" else character.__eq__)
 
-    def _group(self) -> _Part:
+    def _group(self) -> _PatternPart:
         if not self._take("?:") and self._next == "?":
             raise self._unsupported("a group with (?")
         self._depth += 1

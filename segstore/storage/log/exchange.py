@@ -90,7 +90,7 @@ class NativeExchange:
         received: another way has to be taken. Raises StorageError: the batch is not in the log.
         """
         tail, validator = partition.tail.native, partition.validator
-        if tail.due or tail.late or partition.acks is not None or not tail.c.open:
+        if tail.on_append or tail.flush_left or partition.acks is not None or not tail.c.open:
             return None
         if validator.codec and not validator.keeps_codec:
             return None

@@ -41,7 +41,6 @@ from segstore.storage.log.append import (
     table_columns,
 )
 from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
-from segstore.storage.log.exchange import NativeExchange
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_many import as_offsets, read_many
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from segstore.storage.context import StoreContext
+    from segstore.storage.log.exchange import NativeExchange
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]

@@ -132,7 +132,7 @@ def test_a_store_whose_files_sync_in_python(store_dir: Path) -> None:
 def test_a_tail_that_is_just_being_made_is_not_flushed_by_c() -> None:
     """It has no commit then."""
     c, here = ffi.new("seg_tail *"), ffi.new("uint8_t[1]", b"\1")
-    c.here = here
+    c.owner = here
     assert lib.seg_tail_flush(c, 1) == lib.SEG_SLOW
 
 

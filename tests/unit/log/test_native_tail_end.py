@@ -144,7 +144,7 @@ def test_a_file_that_is_bound_again_while_the_pool_lets_go_of_it(
 
     with monkeypatch.context() as patched:
         patched.setattr(native_tail, "lib", SimpleNamespace(**{call: bound_again}))
-        tail._is_left = call == "seg_tail_quit"
+        tail._has_quit = call == "seg_tail_quit"
         handle.let_go()
     tail.begin()
     assert tail.c.open
@@ -159,7 +159,7 @@ def test_a_file_that_is_bound_again_while_the_pool_lets_go_of_it(
 def test_a_file_that_the_pool_lets_go_of_is_closed(here: int, quits: bool) -> None:
     tail = NativeTail(None, ffi.new("uint8_t[1]", bytes([here])), 0)
     tail.bind(handle := Handle("/dev/null", os.O_RDONLY), NATIVE, ffi.NULL)
-    tail._is_left = quits
+    tail._has_quit = quits
     handle.let_go()
     assert (tail.handle, tail.c.fd) == (None, -1)
     handle.close()

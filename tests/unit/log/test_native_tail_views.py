@@ -104,11 +104,11 @@ def test_an_end_that_is_being_moved_is_not_read(log: segstore.PartitionLog) -> N
     tail = tail_of(log)
     assert end_of(tail)[::2] == (2, 2)
     tail.c.sequence += 1
-    here, tail.c.here = tail.c.here, GONE
+    here, tail.c.owner = tail.c.owner, GONE
     assert end_of(tail)[0] == lib.SEG_SLOW
     tail.c.sequence += 1
     assert end_of(tail)[0] == 2
-    tail.c.here = here
+    tail.c.owner = here
 
 
 def test_appends_beside_an_open_transaction(store_dir: Path, log: segstore.PartitionLog) -> None:

@@ -243,7 +243,7 @@ def test_nothing_goes_past_the_end_of_sync_mode(store: segstore.Store, ends: str
         with pytest.raises(segstore.errors.DemotedError):
             _append(store)
         assert log.log_end_offset == 2
-    assert not (partition.tail.may_be_open and partition.tail.native.is_behind)
+    assert not (partition.tail.may_be_open and partition.tail.native.is_replicated)
 
 
 def test_an_append_at_the_end_of_sync_mode_is_told_when_it_is_seen(

@@ -159,7 +159,7 @@ SLOW: dict[str, tuple[int, int, dict[str, Any]]] = {
     "a negative limit": (5, -1, {}),
     "a range that may go on in the next segment": (5, 1 << 30, {"end_offset": 500}),
     "nothing that may be seen": (5, 100, {"end": 60}),
-    "another process": (5, 100, {"here": CHILD}),
+    "another process": (5, 100, {"owner": CHILD}),
 }
 
 
