@@ -112,7 +112,8 @@ def _unknown(error: click.ClickException) -> str:
         return ""
     if isinstance(error, click.NoSuchOption):
         places = {"--store", "--bootstrap"} if isinstance(context.command, click.Group) else set()
-        given, kind, known = error.option_name, "option", sorted(_options(context.command) | places)
+        given, kind = error.option_name, "option"
+        known = sorted((_options(context.command) | places) - {given})
     elif (match := _NO_COMMAND.fullmatch(error.message)) and isinstance(context.command, click.Group):
         given, kind, known = match[1], "command", context.command.list_commands(context)
     else:

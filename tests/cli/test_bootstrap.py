@@ -306,7 +306,15 @@ def test_an_option_counts_more_than_a_variable(server: segstore.Server, tmp_path
 
 
 ANYWHERE = {"topics", "create", "alter", "delete", "produce", "consume", "groups"}
-OF_NO_STORE = {"dump", "checkpoints", "bench", "demo", "mirror", "follow"}  # or their commands name one
+OF_NO_STORE = {
+    "dump",
+    "checkpoints",
+    "bench",
+    "config",
+    "demo",
+    "mirror",
+    "follow",
+}  # or their commands name one
 OF_A_SERVER = {"demote"}  # it asks segstore's own server, and no cluster
 
 
@@ -315,6 +323,13 @@ def test_other_commands_say_what_they_need(name: str) -> None:
     result = run(name, "--bootstrap", "127.0.0.1:1")
     assert result.exit_code == 2
     assert f"`segstore {name}` needs the files of a store: give --store PATH" in words(result.stderr)
+
+
+def test_a_group_without_a_place_names_no_option_like_the_given_one() -> None:
+    result = run("config", "--bootstrap", "127.0.0.1:1")
+    assert words(result.stderr) == (
+        "segstore config: No such option '--bootstrap'. See `segstore config --help`.\n"
+    )
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

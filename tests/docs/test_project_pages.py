@@ -73,6 +73,7 @@ def cited(path: str, held: str) -> set[str]:
     return found
 
 
+@pytest.mark.kind("programs")
 def test_nothing_cites_a_file_that_a_clone_lacks() -> None:
     assert len(tracked()) > 2000
     assert {path: lacking for path, held in tracked().items() if (lacking := cited(path, held))} == {}
@@ -88,6 +89,7 @@ CITATIONS = {
 }
 
 
+@pytest.mark.kind("programs")
 @pytest.mark.parametrize("name", CITATIONS)
 def test_a_citation_is_found(name: str) -> None:
     path, said, lacking = CITATIONS[name]

@@ -87,7 +87,7 @@ def starters(file: Path) -> frozenset[str]:
     """What a file of tests starts processes by: the calls themselves, and helpers that it imports."""
     found = set(PROCESSES)
     for module, names in re.findall(IMPORTED, file.read_text(encoding="utf-8"), re.MULTILINE):
-        for helper in tiers.TESTS.glob(f"*/{module}.py"):
+        for helper in tiers.TESTS.glob(f"**/{module}.py"):
             found |= {*re.findall(r"\w+", names)} & users(helper, PROCESSES)
     return frozenset(found)
 
