@@ -328,7 +328,7 @@ def test_other_commands_say_what_they_need(name: str) -> None:
 def test_a_group_without_a_place_names_no_option_like_the_given_one() -> None:
     result = run("config", "--bootstrap", "127.0.0.1:1")
     assert words(result.stderr) == (
-        "segstore config: No such option '--bootstrap'. See `segstore config --help`.\n"
+        "segstore config: No such option '--bootstrap'. See `segstore config --help`."
     )
 
 
