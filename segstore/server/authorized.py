@@ -43,6 +43,6 @@ ON_CLUSTER = bits(
 )
 
 
-def told(asked: bool, operations: int) -> int:
+def if_requested(requested: bool, operations: int) -> int:
     """Return the bits if a client asked for them."""
-    return operations if asked else NOT_ASKED
+    return operations if requested else NOT_ASKED

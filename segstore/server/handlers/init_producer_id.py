@@ -1,7 +1,7 @@
-"""InitProducerId: an id for an idempotent producer, or that of a transactional id, with an epoch that fences
-its earlier producers (KIP-98, KIP-360; Kafka: TransactionCoordinator.handleInitProducerId).
+"""InitProducerId: a new id for an idempotent producer, or the id of a transactional id with a raised epoch,
+which fences earlier producers (KIP-98, KIP-360; Kafka: TransactionCoordinator.handleInitProducerId).
 
-Threads: the answer is made in a worker thread, since a block of ids, and the state of a transactional id, are
+Threads: the answer is made in a worker thread, because a block of ids, or the state of a transactional id, is
 made durable first.
 """
 
@@ -29,7 +29,7 @@ _FENCED_SINCE = 4
 
 
 def init_producer_id(node: Node, request: Request) -> Any:
-    """Answer with a producer id and its epoch."""
+    """Answer a producer id and its epoch."""
     body = request.body
     if body.transactional_id == "" or (body.producer_id < 0) != (body.producer_epoch < 0):
         return _refused(Code.INVALID_REQUEST)

@@ -1,10 +1,9 @@
-"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: what a standby tells its primary, and an operator
-of it (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
+"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: registering a standby, removing it, and fencing its
+primary after a promotion (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
 KafkaRaftClient.handleBeginQuorumEpochRequest).
 
-Nobody changes what the store is without the operator's word: who registers a standby, or takes it away, is
-judged by `may_change_standby`; and only the standby that is registered fences the store, as only it knows the
-random id of its directory.
+Only clients that the operator allows (`may_change_standby`) register or remove a standby. Only the registered
+standby can fence the store, because only it knows the random id of its directory.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _UNKNOWN = "the setting standby.addresses does not name that address"
 
 
 def register(node: Node, request: Request) -> Any:
-    """Register a standby, durably. One that is registered may come from anywhere."""
+    """Register a standby durably. A standby that is registered already may have any address."""
     is_known, notices = may_change_standby(node, request), node.part(Notices)
     return in_worker(node, request, lambda: _register(node, request, notices, is_known))
 
@@ -66,7 +65,7 @@ def _register(node: Node, request: Request, notices: Notices, is_known: bool) ->
 
 
 def _tell(notices: Notices, peer: str, message: str, *given: object) -> None:
-    """Log a request that was refused; strangers may send such without end."""
+    """Log a refused request, at a limited rate: strangers may send any number of them."""
     notices.tell(message, peer, f"{message} (asked by %s)", *given, peer)
 
 
@@ -80,7 +79,7 @@ def _id(incarnation: bytes) -> str:
 
 
 def begin_epoch(node: Node, request: Request) -> Any:
-    """Take note that the standby leads from an epoch on: the store is fenced, durably. A store without a
+    """Fence the store durably, because its standby leads from the request's epoch on. A store without a
     standby closes the connection, as a broker does.
     """
     primary, notices = primary_of(node), node.part(Notices)
@@ -132,7 +131,7 @@ def _begun(node: Node, request: Request, notices: Notices, topic: str, asked: An
 
 
 def unregister(node: Node, request: Request) -> Any:
-    """Take the standby away, by the operator's word."""
+    """Remove the standby's registration, for a client that the operator allows."""
     if not may_change_standby(node, request):
         why = f"{request.channel.peer}: {_UNKNOWN}"
         return _Unregistered(error_code=Code.CLUSTER_AUTHORIZATION_FAILED, error_message=why)
