@@ -172,7 +172,7 @@ def _group(store: Store, asked: Any, topics: NamedTopics, require_stable: bool) 
     kinds = _Fetched.OffsetFetchResponseTopics, _Fetched.OffsetFetchResponsePartitions
     told = [] if found.code else topics.with_ids(_topics(found, *kinds), _unknown)
     if wanted is None:
-        _tell_ids(store, told)
+        _set_ids(store, told)
     return _Fetched.OffsetFetchResponseGroup(group_id=asked.group_id, topics=told, error_code=found.code)
 
 
@@ -188,7 +188,7 @@ def _unknown(topic: Any) -> Any:
     return told
 
 
-def _tell_ids(store: Store, topics: Iterable[Any]) -> None:
+def _set_ids(store: Store, topics: Iterable[Any]) -> None:
     infos = store.topics()
     for topic in topics:
         info = infos.get(topic.name)

@@ -43,20 +43,20 @@ def _when_done(
 ) -> Later:
     """Answer `done(result)` when the ticket of `ask` is done, or `failed(error)` if it or `ask` fails."""
 
-    def tell(ticket: Ticket[Any]) -> None:
+    def send(ticket: Ticket[Any]) -> None:
         try:
             answer = done(ticket.get())
         except Exception as error:
             answer = failed(error)
         request.answer(answer)
 
-    tell_surely = guarded(request, tell)
+    send_guarded = guarded(request, send)
 
     def asked(result: Ticket[Any] | BaseException) -> None:
         if isinstance(result, BaseException):
             request.answer(failed(result))
         else:
-            result.when_done(lambda: node.loop.soon(partial(tell_surely, result)))
+            result.when_done(lambda: node.loop.soon(partial(send_guarded, result)))
 
     return work(node, request, ask, asked, waits=True)
 

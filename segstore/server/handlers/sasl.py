@@ -40,7 +40,7 @@ def sasl_handshake(node: Node, request: Request) -> Any:
     else:
         answer.error_code = session.begin(request.body.mechanism)
     if session.state is SaslState.FAILED:
-        _tell(node, request, "its SASL handshake is not served", request.body.mechanism, "")
+        _warn(node, request, "its SASL handshake is not served", request.body.mechanism, "")
         return _fail(node, request, session, answer)
     return answer
 
@@ -64,19 +64,19 @@ def _judged(node: Node, request: Request, session: SaslSession, result: bytes | 
         lifetime = session.finish()
     except AuthenticationError as error:
         answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
-        _tell(node, request, str(error), session.mechanism, session.name)
+        _warn(node, request, str(error), session.mechanism, session.name)
         _fail(node, request, session, answer)
     except Exception as error:  # of the application or the store: the text may have secrets
         answer = _Authenticated(
             error_code=Code.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed"
         )
-        _tell(node, request, type(error).__name__, session.mechanism, session.name, logging.ERROR)
+        _warn(node, request, type(error).__name__, session.mechanism, session.name, logging.ERROR)
         _fail(node, request, session, answer)
     else:
         request.answer(_Authenticated(error_message=None, auth_bytes=result, session_lifetime_ms=lifetime))
 
 
-def _tell(
+def _warn(
     node: Node, request: Request, why: str, mechanism: str, name: str, level: int = logging.WARNING
 ) -> None:
     """Log a failed authentication, at most once a minute for the same peer and user."""
@@ -84,7 +84,7 @@ def _tell(
     message = "an authentication by %s %sfailed (from %s): %s"
     peer = request.channel.peer
     values = shown(mechanism), who, peer, why
-    node.part(Notices).tell("SASL", peer, message, *values, user=name, level=level)
+    node.part(Notices).log("SASL", peer, message, *values, user=name, level=level)
 
 
 def _fail(node: Node, request: Request, session: SaslSession, answer: Any) -> Later:

@@ -30,7 +30,7 @@ def in_worker(
     """Answer with the body that `run` returns in a worker thread.
 
     If `run` raises, the body is `failed(error)`; without `failed` the error is passed to `fail`. `waits`: the
-    job may block for long, so it gets a thread of the larger pool.
+    job may wait for replicas, so it runs in a pool of its own.
     """
 
     def done(result: Any) -> None:
@@ -52,7 +52,7 @@ def work(
     waits: bool = False,
 ) -> Later:
     """Call `run` in a worker thread, then `done(result or exception)`, which answers the request at once or
-    later. `waits`: the job may block for long, so it gets a thread of the larger pool.
+    later. `waits`: the job may wait for replicas, so it runs in a pool of its own.
     """
     node.loop.work(run, guarded(request, done), waits)
     return LATER
