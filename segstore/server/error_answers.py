@@ -69,9 +69,7 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            elif (
-                asked.is_struct
-            ):  # the response may skip a level, such as the directories of AlterReplicaLogDirs
+            elif asked.is_struct:  # the response skips a level, as for AlterReplicaLogDirs' directories
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)
 

@@ -1,5 +1,6 @@
-"""`PartitionRows`: a cache of topics' partitions in the encoding of Metadata. Clients send Metadata repeatedly,
-and a topic with 1,000 partitions takes milliseconds to encode.
+"""`PartitionRows`: a cache of topics' partitions in the encoding of Metadata.
+
+Clients send Metadata again and again, and a topic with 1,000 partitions takes milliseconds to encode.
 
 Cached rows are used only if partitions and leaders are the same as when they were encoded, so changes need no
 notification. Owns nothing on disk. Threads: any.
