@@ -173,7 +173,7 @@ def answer_template(
         made = _template(head, number, version, body, fields)
     finally:
         setattr(records.holder, records.name, kept)
-    # Only the length of the records differs: 1 and 2 as a varint, or 0 and 1 as an int32, in its last byte.
+    # Both encodings first differ in the last byte of the records' length: 0 and 1, or 1 and 2 as a varint.
     last = _first_difference(made.front, longer)
     at = last if is_flexible else last + 1 - INT32.size
     return MessageTemplate(made.front[:at], made.holes, RecordsFrame(is_flexible, made.front[last + 1 :]))

@@ -40,7 +40,7 @@ _OF_APIS: tuple[tuple[Metric, Callable[[ApiMetrics], float]], ...] = (
         lambda row: row.counts.seconds,
     ),
 )
-"""kafka.network:type=RequestMetrics,name=...,request=..."""
+"""Metrics by API. Kafka's MBeans: kafka.network:type=RequestMetrics,name=...,request=..."""
 _DURATION = Metric(
     "TotalTimeMs", "segstore_request_duration_seconds", "histogram", "requests by these seconds", "times"
 )
@@ -101,7 +101,7 @@ _OF_LISTENERS: tuple[tuple[Metric, Callable[[Counted], float]], ...] = (
         lambda each: each.loop_age,
     ),
 )
-"""kafka.server:type=socket-server-metrics,listener=..."""
+"""Metrics by listener. Kafka's MBeans: kafka.server:type=socket-server-metrics,listener=..."""
 _CERTIFICATE = Metric(
     "",
     "segstore_certificate_not_after_timestamp_seconds",

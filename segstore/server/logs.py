@@ -24,7 +24,8 @@ class Logs:
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
-        self._keeps = node.store.mode == "rw"  # in a reader only the store notices that a topic was made anew
+        # In a reader a cached log can't notice that its topic was recreated: no log is cached.
+        self._keeps = node.store.mode == "rw"
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._names: dict[bytes, str] = {}
         self._ids: dict[str, tuple[TopicInfo | None, bytes]] = {}

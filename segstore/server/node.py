@@ -41,7 +41,7 @@ class NodeLoop(Protocol):
         """Make a call in the loop's thread after so many seconds."""
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Make a call in the loop's thread, soon, or never after the loop's end. For any thread."""
+        """Make a call in the loop's thread, soon; nothing after the loop's end. Any thread may use it."""
 
     def work(
         self, run: Callable[[], T], done: Callable[[T | BaseException], object], waits: bool = False
@@ -107,7 +107,7 @@ class Node:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of all parts with a method `metrics`, by Kafka's names. For any thread."""
+        """Return the metrics of all parts that have some, by Kafka's names. Any thread may call it."""
         found: dict[str, float] = {}
         for part in list(self._parts.values()):
             if hasattr(part, "metrics"):

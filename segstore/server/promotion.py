@@ -19,7 +19,7 @@ def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
-        return  # the imports below, of the client, are needed only for a notification
+        return  # without the imports below, which only a notification needs
     from segstore.replica_fetcher.new_leader_notice import Announcer
     from segstore.wire.settings import WireConfig
 

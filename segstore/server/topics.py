@@ -116,7 +116,7 @@ class Leaders:
         if known is not numbers:
             epochs = self._writer.leader_epochs(topic, numbers)
         first = epochs[0] if epochs else _UNKNOWN_EPOCH
-        if epochs.count(first) == len(epochs):  # common: partitions that were opened equally often
+        if epochs.count(first) == len(epochs):  # usually all partitions have the same epoch
             return [_led(first)] * len(epochs)
         return list(map(_led, epochs))
 

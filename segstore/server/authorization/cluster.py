@@ -1,4 +1,4 @@
-"""Judges of APIs that concern the whole cluster, and of authentication."""
+"""Authorization of APIs of the whole cluster. The APIs of authentication are allowed to everybody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges of settings: checked on the topic, on the group, or for the broker on the cluster."""
+"""Authorization of settings, by rights on the topic or group, or for the broker on the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges of groups and their committed offsets."""
+"""Authorization of the APIs of groups and their committed offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges of APIs that read and write partitions: records, offsets, producer ids."""
+"""Authorization of APIs that read and write partitions: records, offsets, producer ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges of share groups: their records, acknowledgements, offsets and durable states (KIP-932)."""
+"""Authorization of the APIs of share groups: records, offsets and durable states (KIP-932)."""
 
 from __future__ import annotations
 

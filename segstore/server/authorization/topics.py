@@ -1,4 +1,4 @@
-"""Judges of APIs that describe, create and delete topics."""
+"""Authorization of APIs that describe, create and delete topics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _metadata(caller: Caller, request: Request) -> Verdict:
     if not everything:
         refused += _uncreatable(caller, request, denied)
         _remove(request, denied)
-        if version == 0 and not request.body.topics:  # an empty list would be all topics
+        if version == 0 and not request.body.topics:  # the handler would answer all topics for an empty list
             request.body.topics = None
             return _nothing(caller, refused)
 
@@ -121,7 +121,7 @@ def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
     """Hide topics that the caller may not describe; a denied topic that is named gets an error."""
     # The handler is not called with an empty list of topics, which would mean all topics.
     body = request.body
-    if not body.topics:  # name the visible topics, so that hidden ones take no room in a page
+    if not body.topics:  # the request then names all visible topics, so that pages have no gaps
         known = sorted(shown(caller.node.store))
         kind = structs("DescribeTopicPartitionsRequest").TopicRequest
         request.body = copy.copy(body)

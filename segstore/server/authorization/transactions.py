@@ -1,4 +1,4 @@
-"""Judges of the APIs of transactions."""
+"""Authorization of the APIs of transactions."""
 
 from __future__ import annotations
 

@@ -186,8 +186,8 @@ class Purgatory:
         self.complete(parked)
 
     def _begin(self, seen: int) -> None:
-        """Start the watch if needed, before the fetch is kept: without a thread the request fails."""
-        if not (self._parked or self._standing):  # else older publications are still to be looked at
+        """Start the watch if needed, before the fetch is kept: an error fails the request."""
+        if not (self._parked or self._standing):  # otherwise `_seen` may be older than `seen`, and must stay
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 
@@ -244,7 +244,7 @@ class Purgatory:
         """Answer the fetches that have enough bytes, after a publication."""
         if not (self._parked or self._standing):
             return
-        self._seen = self.publications  # first: a later publication ends the next sleep
+        self._seen = self.publications  # read first: a publication during the look ends the next sleep
         if self._seen < 0:
             for parked in list(self._parked):
                 self.complete(parked)

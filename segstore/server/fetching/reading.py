@@ -85,7 +85,7 @@ def release(data: Any) -> None:
 
 def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
     """Read all partitions in order, up to `terms.max_bytes` together. The first partition with records gives
-    at least one whole batch, also a larger one.
+    at least one whole batch, even if that is larger.
     """
     fetched: list[FetchedPartition] = []
     sizes: dict[Wanted, int] = {}

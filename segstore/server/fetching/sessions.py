@@ -245,7 +245,7 @@ class FetchSessions:
     def advance(self, session: ServedSession) -> int:
         """Advance a live session to its next epoch, and return that epoch."""
         del self._sessions[session.id]
-        self._sessions[session.id] = session  # last in the order of use
+        self._sessions[session.id] = session  # moved to the end: the dictionary is ordered by last use
         session.used_ms = self._clock()
         session.epoch = next_epoch(session.epoch)
         return session.epoch

@@ -102,14 +102,14 @@ class ShareWaits:
             held.listening = coordinator.on_available(group, report)
 
     def forget(self, group: str) -> None:
-        """Remove the registration for a group, which has no session any more."""
+        """Remove the registration for a group that has no session any more."""
         held = self._groups.pop(group, None)
         if held is not None and held.listening is not None:
             held.listening.cancel()
 
     def glance(self, group: str, partitions: Sequence[NamedPartition]) -> AcquirableState:
         """Return the current state; a missing partition has -1 as its ends."""
-        publications = self._purgatory.publications  # first: later publications must count as a change
+        publications = self._purgatory.publications  # read first: later publications count as a change
         held = self._groups.get(group)
         reports = -1 if held is None else held.reports
         return AcquirableState(publications, reports, [self._ends(each) for each in partitions])

@@ -129,19 +129,19 @@ def _group(group: str, info: ConsumerGroupInfo, topics: AssignableTopics) -> Any
 
 
 def _member(member: ConsumerMember, target: Assignment, topics: AssignableTopics) -> Any:
-    told = member.subscription
+    subscription = member.subscription
     return _Described.Member(
         member_id=member.member_id,
-        instance_id=told.instance_id,
-        rack_id=told.rack_id,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
         member_epoch=member.epoch,
-        client_id=told.client_id,
-        client_host=told.client_host,
-        subscribed_topic_names=sorted(told.topic_names),
-        subscribed_topic_regex=told.topic_regex,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topic_names),
+        subscribed_topic_regex=subscription.topic_regex,
         assignment=_assignment(member.current.assigned, topics),
         target_assignment=_assignment(target, topics),
-        member_type=_CONSUMER if told.classic is None else _CLASSIC,
+        member_type=_CONSUMER if subscription.classic is None else _CLASSIC,
     )
 
 

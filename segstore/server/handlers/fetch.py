@@ -92,7 +92,7 @@ class Fetches:
         request, context, terms = fetch.request, fetch.context, fetch.terms
         learned = request.channel.learned
         if isinstance(learned, LearnedFetch) and learned.is_like:
-            return  # the frame matched, but its answer needed this handler: it stays learned
+            return  # the frame matched and stays learned; only its answer needed this handler
         if self._node.store.mode != "rw" or self._node.authorizer is not None:
             return
         serve = partial(self._serve_again, fetch)
@@ -115,7 +115,8 @@ class Fetches:
         """Answer or park a fetch, or first let a worker read aborted transactions that it needs."""
         terms = fetch.terms
         may_wait = may_wait and terms.max_wait_ms > 0
-        seen = self.purgatory.publications if may_wait else 0  # a later publication ends the wait
+        # Read first, so that a publication during the look ends the wait.
+        seen = self.purgatory.publications if may_wait else 0
         found = look(self._logs, fetch.context.wanted, terms)
         if found.unsearched:
             found.release()

@@ -170,22 +170,22 @@ def _group(store: Store, asked: Any, topics: NamedTopics, require_stable: bool) 
     except SegstoreError as error:
         found = _failed(wanted, coordinator_code(error))
     kinds = _Fetched.OffsetFetchResponseTopics, _Fetched.OffsetFetchResponsePartitions
-    told = [] if found.code else topics.with_ids(_topics(found, *kinds), _unknown)
+    rows = [] if found.code else topics.with_ids(_topics(found, *kinds), _unknown)
     if wanted is None:
-        _set_ids(store, told)
-    return _Fetched.OffsetFetchResponseGroup(group_id=asked.group_id, topics=told, error_code=found.code)
+        _set_ids(store, rows)
+    return _Fetched.OffsetFetchResponseGroup(group_id=asked.group_id, topics=rows, error_code=found.code)
 
 
 def _unknown(topic: Any) -> Any:
     """Return a topic's struct with UNKNOWN_TOPIC_ID for each of its partitions."""
-    told = _Fetched.OffsetFetchResponseTopics(topic_id=topic.topic_id)
+    answer = _Fetched.OffsetFetchResponseTopics(topic_id=topic.topic_id)
     for number in topic.partition_indexes:
-        told.partitions.append(
+        answer.partitions.append(
             _Fetched.OffsetFetchResponsePartitions(
                 partition_index=number, committed_offset=-1, error_code=Code.UNKNOWN_TOPIC_ID
             )
         )
-    return told
+    return answer
 
 
 def _set_ids(store: Store, topics: Iterable[Any]) -> None:
@@ -196,7 +196,7 @@ def _set_ids(store: Store, topics: Iterable[Any]) -> None:
 
 
 def _one_group(request: Request, found: _GroupOffsets) -> Any:
-    """Return the answer of a version with one group; version 1 has an error in each partition only."""
+    """Return the answer for one group (before version 8); version 1 has no top-level error."""
     tells = request.version >= _TOP_LEVEL_ERROR
     kinds = _Fetched.OffsetFetchResponseTopic, _Fetched.OffsetFetchResponsePartition
     topics = [] if found.code and tells else _topics(found, *kinds)

@@ -1,5 +1,6 @@
-"""InitProducerId: a new id for an idempotent producer, or the id of a transactional id with a raised epoch,
-which fences earlier producers (KIP-98, KIP-360; Kafka: TransactionCoordinator.handleInitProducerId).
+"""InitProducerId: a new producer id for an idempotent producer, or the producer id of a transactional id with
+a raised epoch, which fences earlier producers (KIP-98, KIP-360; Kafka:
+TransactionCoordinator.handleInitProducerId).
 
 Threads: the answer is made in a worker thread, because a block of ids, or the state of a transactional id, is
 made durable first.
@@ -62,7 +63,7 @@ def _code(error: BaseException, version: int) -> Code:
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, OffsetNotAvailableError):
         return Code.COORDINATOR_LOAD_IN_PROGRESS
-    if isinstance(error, StorageError):  # clients try again
+    if isinstance(error, StorageError):  # a code on which clients retry
         return Code.COORDINATOR_NOT_AVAILABLE
     return code_of(error) if isinstance(error, SegstoreError) else Code.UNKNOWN_SERVER_ERROR
 

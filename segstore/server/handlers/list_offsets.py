@@ -94,7 +94,7 @@ class AskedPartition(NamedTuple):
         if self.timestamp in (
             SpecialTimestamp.LATEST_TIERED,
             SpecialTimestamp.EARLIEST_PENDING_UPLOAD,
-        ):  # nothing is tiered
+        ):  # there is no tiered storage
             return FoundOffset()
         found = held.max_timestamp() if self.timestamp == SpecialTimestamp.MAX_TIMESTAMP else self.at_time()
         if found is None or found[1] >= self.bound():
@@ -126,11 +126,11 @@ def list_offsets(node: Node, request: Request) -> Any:
     named = Counter((topic.name, each.partition_index) for topic in body.topics for each in topic.partitions)
     searches, topics = [], []
     for topic in body.topics:
-        told = _Topic(name=topic.name)
-        topics.append(told)
+        row = _Topic(name=topic.name)
+        topics.append(row)
         for each in topic.partitions:
             answer = _Partition(partition_index=each.partition_index)
-            told.partitions.append(answer)
+            row.partitions.append(answer)
             if named[topic.name, each.partition_index] > 1:
                 answer.error_code = Code.INVALID_REQUEST
                 continue

@@ -148,7 +148,7 @@ def _prepared(
 def _created(node: Node, name: str) -> Code:
     try:
         node.store.create_topic(name, node.config.num_partitions)
-    except TopicAlreadyExistsError:  # another client asked for it too
+    except TopicAlreadyExistsError:  # another client has created it
         return Code.NONE
     except SegstoreError as error:
         return code_of(error)
@@ -170,8 +170,8 @@ def _answer(
         if info is None:
             found.append(_missing(each, failed or {}))
             continue
-        told = leaders.of(info.name, info.partition_ids)
-        found.append(_topic(info, rows.of(info.name, request.version, info.partition_ids, told)))
+        led = leaders.of(info.name, info.partition_ids)
+        found.append(_topic(info, rows.of(info.name, request.version, info.partition_ids, led)))
     for each in found:
         asked_for = body.include_topic_authorized_operations and each.error_code == Code.NONE
         each.topic_authorized_operations = authorized.if_requested(asked_for, authorized.ON_TOPICS)

@@ -64,7 +64,7 @@ def _described(name: str, times: int, held: Credentials) -> Any:
 
 
 def alter_user_scram_credentials(node: Node, request: Request) -> Later:
-    """Set and delete credentials. If one change of a user is invalid, none of that user is made."""
+    """Set and delete credentials. One invalid change of a user refuses all changes of that user."""
     return in_worker(node, request, lambda: _alter(node, request.body))
 
 

@@ -48,7 +48,7 @@ _NO_RECORDS = b""
 _STALE = "The share session has ended, or another request of it has come."
 _MODE_SINCE = 2
 _MOST_AT_ONCE = 10_000
-"""Most records that one request acquires in the loop's thread, where other requests wait."""
+"""Most records that one request acquires in the loop's thread, while other requests wait."""
 
 Acknowledgements = Mapping[WirePartition, Sequence[AckBatch]]
 
@@ -98,7 +98,7 @@ class _ShareFetch:
             if not wanted or any(each.error is None for each in found.acquisitions):
                 return self._worked(found, glance, may_wait)
             self._acknowledged.update(found.acknowledged)
-            return self._go_on({}, may_wait, is_again=True)  # one read was not enough: search on
+            return self._go_on({}, may_wait, is_again=True)  # search further than one read
 
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)
@@ -301,7 +301,8 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
         )
     except SegstoreError as error:
         answer = _Response(error_code=code_of(error), error_message=str(error))
-        if isinstance(error, ShareSessionLimitReachedError) and body.max_wait_ms > 0:  # clients retry at once
+        # Answered later, because clients would retry at once.
+        if isinstance(error, ShareSessionLimitReachedError) and body.max_wait_ms > 0:
             fetches.node.loop.later(body.max_wait_ms / 1000, lambda: request.answer(answer))
             return LATER
         return answer

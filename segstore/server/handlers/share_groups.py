@@ -99,14 +99,14 @@ def _group(group: str, info: ShareGroupInfo, topics: AssignableTopics) -> Any:
 
 
 def _member(member: ShareMember, topics: AssignableTopics) -> Any:
-    told = member.subscription
+    subscription = member.subscription
     return _Described.Member(
         member_id=member.member_id,
-        rack_id=told.rack_id,
+        rack_id=subscription.rack_id,
         member_epoch=member.epoch,
-        client_id=told.client_id,
-        client_host=told.client_host,
-        subscribed_topic_names=sorted(told.topic_names),
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topic_names),
         assignment=_assignment(member.current.assigned, topics),
     )
 

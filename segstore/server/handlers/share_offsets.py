@@ -62,10 +62,10 @@ def _described(store: Store, asked: Any) -> Any:
     try:
         topics = shown(store)
         wanted = _all_of(store, group, topics) if asked.topics is None else _named(asked.topics)
-        told = [_described_topic(store, group, topics.get(name), name, numbers) for name, numbers in wanted]
+        rows = [_described_topic(store, group, topics.get(name), name, numbers) for name, numbers in wanted]
     except SegstoreError as error:
         return _DescribedGroup(group_id=group, error_code=coordinator_code(error), error_message=str(error))
-    return _DescribedGroup(group_id=group, topics=told)
+    return _DescribedGroup(group_id=group, topics=rows)
 
 
 def _named(topics: Iterable[Any]) -> list[tuple[str, Sequence[int]]]:
@@ -132,7 +132,7 @@ def _altered(store: Store, body: Any) -> Any:
     }
     shared(store, ShareCoordinator)  # made first: it drops the changed share partitions from memory
     errors = shared(store, GroupCoordinator).alter_share_offsets(body.group_id, wanted)
-    told = {tuple(tp): error for tp, error in errors.items()}
+    by_name = {tuple(tp): error for tp, error in errors.items()}
     topics = shown(store)
     return _Altered(
         responses=[
@@ -140,7 +140,7 @@ def _altered(store: Store, body: Any) -> Any:
                 topic_name=topic.topic_name,
                 topic_id=_id_of(topics.get(topic.topic_name)),
                 partitions=[
-                    _altered_row(each.partition_index, told[topic.topic_name, each.partition_index])
+                    _altered_row(each.partition_index, by_name[topic.topic_name, each.partition_index])
                     for each in topic.partitions
                 ],
             )
@@ -159,7 +159,8 @@ def _altered_row(number: int, error: SegstoreError | None) -> Any:
 def _code_and_message(error: SegstoreError | None) -> tuple[Code, str | None]:
     if error is None:
         return Code.NONE, None
-    is_its_own = isinstance(error, UnknownTopicOrPartitionError)  # else of the internal topic
+    # UnknownTopicOrPartitionError is about the named topic; other errors may be about the internal topic.
+    is_its_own = isinstance(error, UnknownTopicOrPartitionError)
     return code_of(error) if is_its_own else coordinator_code(error), str(error)
 
 
@@ -188,9 +189,9 @@ def delete_share_group_offsets(node: Node, request: Request) -> Any:
 def _deleted(store: Store, body: Any) -> Any:
     names = list(dict.fromkeys(each.topic_name for each in body.topics))
     shared(store, ShareCoordinator)  # made first: it drops the changed share partitions from memory
-    told = shared(store, GroupCoordinator).delete_share_offsets(body.group_id, names)
+    errors = shared(store, GroupCoordinator).delete_share_offsets(body.group_id, names)
     topics = shown(store)
-    return _Deleted(responses=[_deleted_row(name, topics.get(name), told[name]) for name in names])
+    return _Deleted(responses=[_deleted_row(name, topics.get(name), errors[name]) for name in names])
 
 
 def _deleted_row(name: str, info: TopicInfo | None, error: SegstoreError | None) -> Any:

@@ -1,5 +1,5 @@
-"""The common part of ShareFetch and ShareAcknowledge requests: their partitions and acknowledgements, and the
-checks of both (KIP-932, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, handleShareAcknowledgeRequest).
+"""Parses and checks the partitions and acknowledgements of ShareFetch and ShareAcknowledge requests (KIP-932,
+KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, handleShareAcknowledgeRequest).
 
 Threads: no state.
 """

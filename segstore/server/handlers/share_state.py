@@ -56,7 +56,8 @@ def _each(job: Job) -> Handler:
             try:
                 job(node.store, _key(body.group_id, topic_id, asked), asked, row)
             except SegstoreError as error:
-                is_its_own = isinstance(error, UnknownTopicOrPartitionError)  # else of the state topic
+                # UnknownTopicOrPartitionError is about the named topic; others may be the state topic's.
+                is_its_own = isinstance(error, UnknownTopicOrPartitionError)
                 row.error_code = code_of(error) if is_its_own else coordinator_code(error)
                 row.error_message = str(error)
             return row
@@ -97,7 +98,7 @@ def _read(store: Store, key: ShareKey, asked: Any, row: Any) -> None:
     state = states.read(key)
     if state is None:
         raise InvalidRequestError(f"share partition {key} is not initialised")
-    if asked.leader_epoch != state.leader_epoch:  # a lower epoch is refused
+    if asked.leader_epoch != state.leader_epoch:  # the write refuses a lower epoch
         _write_one(states, key, Update(state.state_epoch, asked.leader_epoch, lead=True))
         _drop(store, key)
     _check_there(store, key)

@@ -242,12 +242,12 @@ def _commit_within(
 
 def _committed(topics: NamedTopics, codes: Codes, version: int) -> Any:
     """Return the answer; PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH (AddPartitionsToTxnManager)."""
-    told = dict[TopicPartition, Code]()
+    answered = dict[TopicPartition, Code]()
     for at, code in codes.items():
         code = Code.INVALID_PRODUCER_EPOCH if code is Code.PRODUCER_FENCED else code
-        told[at] = _abortable(code) if version >= _COMMIT_ABORTABLE else code
+        answered[at] = _abortable(code) if version >= _COMMIT_ABORTABLE else code
     kinds = _Committed.TxnOffsetCommitResponseTopic, _Committed.TxnOffsetCommitResponsePartition
-    return _Committed(topics=topics.with_ids(by_topic(told, *kinds), lambda each: unknown(each, *kinds)))
+    return _Committed(topics=topics.with_ids(by_topic(answered, *kinds), lambda each: unknown(each, *kinds)))
 
 
 # --- EndTxn --------------------------------------------------------------------------------------

@@ -51,8 +51,8 @@ def api_versions(node: Node, request: Request) -> Any:
 
 def _unnamed(request: Request) -> Code:
     """Return INVALID_REQUEST if the client's software name or version is malformed (KIP-511), else NONE."""
-    told = (request.body.client_software_name, request.body.client_software_version)
-    is_valid = request.version < _NAMES_CLIENT or all(map(_SOFTWARE.fullmatch, told))
+    software = (request.body.client_software_name, request.body.client_software_version)
+    is_valid = request.version < _NAMES_CLIENT or all(map(_SOFTWARE.fullmatch, software))
     return Code.NONE if is_valid else Code.INVALID_REQUEST
 
 

@@ -126,7 +126,7 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        if len(self._forms) > 2 * FEW:  # it collects forms with earlier leader epochs
+        if len(self._forms) > 2 * FEW:  # forms with earlier leader epochs are never removed one by one
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
         return True
@@ -197,7 +197,8 @@ class LearnedFetch(LearnedRequest):
         if terms.replica_id >= 0 and not (is_standby(terms) and noted(self, named)):
             return None
         may_wait = terms.max_wait_ms > 0
-        seen = self.target.purgatory.publications if may_wait else _NEVER  # a later publication ends the wait
+        # Read first, so that a publication during the look ends the wait.
+        seen = self.target.purgatory.publications if may_wait else _NEVER
         looked = self._look(named)
         if looked is None:
             return None
@@ -223,7 +224,7 @@ class LearnedFetch(LearnedRequest):
             return None
         for wanted in self.wanted.values():
             held = self.logs.get(wanted)
-            self.is_like = held is not None and not held.is_gone  # else the handler learns again
+            self.is_like = held is not None and not held.is_gone  # False makes the handler learn anew
             if held is None or not self.is_like:
                 return None
             asked = named.asked if named is not None and named.wanted is wanted else wanted

@@ -146,7 +146,8 @@ class StandingFetch:
                     return False
                 at = offset if spot.wanted is named else spot.wanted.offset
                 primary.fetched(spot.key, spot.partition, at)
-            self._seen = target.purgatory.publications  # first: a later publication ends the wait
+            # Read before the logs' ends, so that a publication in between ends the wait.
+            self._seen = target.purgatory.publications
             return all(s.stands_at(offset if s.wanted is named else s.wanted.offset) for s in self._spots)
         except SegstoreError:
             return False
@@ -246,7 +247,7 @@ def noted(learned: LearnedFetch, named: Named | None) -> bool:
     assert primary is not None
     for wanted in learned.wanted.values():
         held = learned.logs.get(wanted)
-        learned.is_like = held is not None and not held.is_gone  # else the handler learns again
+        learned.is_like = held is not None and not held.is_gone  # False makes the handler learn anew
         asked = named.asked if named is not None and named.wanted is wanted else wanted
         if held is None or not learned.is_like or not _agrees(held, asked):
             return False

@@ -160,7 +160,7 @@ class ServerConnection:
             return
         if events & GONE and not (
             self.state is ConnectionState.READING and events & IN
-        ):  # received bytes are read first
+        ):  # with IN, received bytes are read before the close
             self.close()
             return
         if events & OUT:
@@ -231,7 +231,7 @@ class ServerConnection:
         count, response, sent = result
         if count > 0:
             self.active_at = shared.loop.now
-        if response is ANSWERED:  # and counted
+        if response is ANSWERED:  # C has counted it too
             if not shared.is_ending:
                 return True
         elif response is not None:
@@ -355,7 +355,7 @@ class ServerConnection:
         self.give(out, slices)
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
-        """Send an encoded response to the current request, of which `sent` bytes are sent already."""
+        """Send the unsent part of an encoded response to the current request, after `sent` sent bytes."""
         self.state = ConnectionState.WRITING
         size = SIZE_FIELD + _SIZE.unpack_from(out)[0] if slices else sent + len(out)
         try:
@@ -432,7 +432,7 @@ class ServerConnection:
     def _unmute(self) -> None:
         if self.state is ConnectionState.THROTTLED:
             self._muted_until = 0.0
-            self.active_at = self._shared.loop.now  # its idle time is counted from here
+            self.active_at = self._shared.loop.now  # idle time is counted from here
             self._resume()
 
     def _resume(self) -> None:

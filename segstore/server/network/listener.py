@@ -70,7 +70,8 @@ class Listener:
                     self._wait(_PAUSE)
                 return
             self._taken += 1
-            if taken.fileno() >= _most_descriptors():  # the system returns the lowest free number
+            # The system returns the lowest free number, so all lower ones are in use.
+            if taken.fileno() >= _most_descriptors():
                 why = "a connection of %s was turned away: the rest of RLIMIT_NOFILE is the store's"
                 self._warn("store's", "", why, address[0], level=logging.ERROR)
                 self._metrics.refused += 1
@@ -110,7 +111,7 @@ class Listener:
         self._node.part(Notices).log(kind, peer, message, *args, level=level)
 
     def _wait(self, seconds: float | None) -> None:
-        """Accept no connections for so many seconds, or until `_freed` if None."""
+        """Accept no connections for so many seconds, or with None until `_freed` is called."""
         self._is_waiting = True
         for sock in self._sockets:
             self._loop.change(sock, 0)

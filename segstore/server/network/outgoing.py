@@ -82,7 +82,7 @@ class Outgoing:
         try:
             while self._parts and total < MOST_A_TURN:
                 total += self._send_part(sock)
-                if self._at:  # sent in part: the socket is full, another call would only raise
+                if self._at:  # the part was sent partially: the socket is full
                     break
         except BlockingIOError:
             pass

@@ -141,7 +141,7 @@ def _started(
     arguments.whole("port", port, 0, _MOST_PORT)
     announced = None if advertised is None else endpoint("advertised", advertised)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # without it asyncio is not imported
+        from segstore.operating.endpoint import check_http  # imported here: it imports asyncio
 
         check_http(http)
     cluster_id = cluster_id_of(store)
@@ -158,7 +158,7 @@ def _started(
         if http is not None:
             server._begin_http(http)
     except BaseException:
-        for _, _, service in services:  # services that have started before another one failed
+        for _, _, service in services:  # started before the error
             service.end(0.0)
         raise
     return server
@@ -374,7 +374,7 @@ class Server(Closing):
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]
-        for service in others:  # all services end at the same time
+        for service in others:  # all services end in parallel
             service.begin_to_end(seconds)
         for service in (self._service, *others):
             service.end(seconds)

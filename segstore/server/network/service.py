@@ -198,7 +198,7 @@ class Service:
                 loop.end()
 
     def _end_stalled(self, since: float) -> None:
-        """Close connections whose clients receive nothing of their answers, again and again."""
+        """Close connections whose clients receive nothing of their answers; repeat it every `_STALL / 4`."""
         self._listener.connections.end_stalled(_STALL, since)
         self._shared.loop.later(_STALL / 4, lambda: self._end_stalled(since))
 

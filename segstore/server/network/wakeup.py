@@ -19,9 +19,7 @@ class Wakeup:
     def __init__(self) -> None:
         self.fd = with_descriptors(lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.asleep = False
-        self._lock = (
-            nesting()
-        )  # without it `wake` could write to a closed descriptor, whose number another file has
+        self._lock = nesting()  # keeps `wake` from writing to a closed descriptor, whose number may be reused
 
     def wake(self) -> None:
         """End the loop's sleep if it sleeps."""

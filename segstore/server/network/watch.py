@@ -48,7 +48,7 @@ class Watch:
         while (sleep := self._asked.get()) is not None:
             try:
                 sleep()
-            except Exception as error:  # for example StoreClosedError, which `then` meets again
+            except Exception as error:  # for example StoreClosedError, which `then` finds again
                 log.info("a server's wait for news has ended: %s", error)
             del sleep
             self._soon(self._woken)

@@ -56,7 +56,7 @@ class Workers:
     def _do(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
         try:
             result = run()
-        except BaseException as error:  # passed to `done` in place of the result
+        except BaseException as error:  # `done` gets it in place of a result
             result = error
         self._soon(partial(self._finish, done, result))
 
