@@ -22,7 +22,7 @@ class Feature(NamedTuple):
 
 
 SHARE_VERSION = Feature("share.version", 0, 2, 2)
-"""Its finalized version is the server setting `share_version`."""
+"""The feature of share groups; the server setting `share_version` is its finalized version."""
 _FEATURES = (
     Feature("eligible.leader.replicas.version", 0, 1, 1),
     Feature("group.version", 0, 1, 1),

@@ -32,6 +32,6 @@ def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
 
 
 def lease_error(store: Store) -> Exception | None:
-    """Return the last error of the lease, None if there was none or if another holder has the lease."""
+    """Return the last error of the lease, None without an error, or if another holder has the lease."""
     held = existing(store, _leadership)
     return None if held is None else held.error

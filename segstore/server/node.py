@@ -107,7 +107,7 @@ class Node:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of all parts that have some, by Kafka's names. Any thread may call it."""
+        """Return the metrics of all parts with a `metrics` method, by Kafka's names. For any thread."""
         found: dict[str, float] = {}
         for part in list(self._parts.values()):
             if hasattr(part, "metrics"):

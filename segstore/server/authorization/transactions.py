@@ -22,7 +22,7 @@ _BATCHED = 4
 
 
 def _add_partitions_to_txn(caller: Caller, request: Request) -> Verdict:
-    """Refuse the whole request if one topic is denied; since version 4, for brokers, check the cluster."""
+    """Refuse the whole request if one topic is denied; versions for brokers need CLUSTER_ACTION."""
     body = request.body
     if request.version >= _BATCHED:
         return whole(_O.CLUSTER_ACTION, ResourceType.CLUSTER)(caller, request)

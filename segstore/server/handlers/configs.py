@@ -271,7 +271,7 @@ def _changing(held: KafkaSettings, configs: Any) -> _Changes:
 
 
 def _is_deleted(config: Any) -> bool:
-    """Return whether the operation is DELETE; an entry of AlterConfigs has no operation, and sets."""
+    """Return whether the operation is DELETE; AlterConfigs has no operations, which means SET."""
     return getattr(config, "config_operation", AlterConfigOp.SET) == AlterConfigOp.DELETE
 
 

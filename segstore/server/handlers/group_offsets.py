@@ -206,8 +206,7 @@ def _one_group(request: Request, found: _GroupOffsets) -> Any:
 def _look(store: Store, group: str, topics: Any, require_stable: bool) -> _GroupOffsets:
     try:
         kept = shared(store, GroupOffsets)
-        # Pending offsets are read first: if their transaction commits before the next line, `committed` has
-        # them.
+        # Pending offsets are read first: if their transaction commits in between, `committed` has them.
         pending = kept.pending(group) if require_stable else set()
         committed = kept.as_sent(group)
     except SegstoreError as error:

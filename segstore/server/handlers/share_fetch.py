@@ -190,7 +190,7 @@ class _ShareFetch:
             key = by_text[each.topic_id, each.partition]
             if each.error is None:
                 got[key] = each
-            elif not isinstance(each.error, OffsetNotAvailableError):  # no error: another thread loads it
+            elif not isinstance(each.error, OffsetNotAvailableError):  # still loading: no error
                 self._refused[key] = outcome_of(each.error)
         if not may_wait or self._is_done(got):
             return self._answer(got)

@@ -131,7 +131,7 @@ class ShareFetches:
             self._at_work[session] += 1
 
     def end_work(self, session: WireSession) -> None:
-        """Uncount a worker whose acquired records were answered or cancelled; begin a postponed release."""
+        """Subtract a worker whose acquired records were answered or cancelled; begin a postponed release."""
         with self._lock:
             self._at_work[session] -= 1
             if self._at_work[session]:
@@ -188,7 +188,7 @@ class ShareFetches:
 
 def _outcome(error: SegstoreError | None, was_granted: bool) -> PartOutcome:
     """Return the outcome of an acknowledgement that raised `error`, or succeeded with None."""
-    # The session has records of a share partition that is not in memory: it was loaded anew since.
+    # The session has acquired records of this share partition: it was dropped from memory since.
     if was_granted and isinstance(error, UnknownTopicOrPartitionError):
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     return outcome_of(error)

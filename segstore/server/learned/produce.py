@@ -36,7 +36,7 @@ _Response = structs("ProduceResponse")
 _LEAST, _FLEXIBLE_SINCE = 7, 9
 """The first version whose batches may have any codec, and the first whose lengths are varints."""
 _ACKS = (-1, 1)
-"""Requests with acks=0 have no answer."""
+"""The `acks` of learned requests; requests with acks=0 have no answer."""
 _FLEXIBLE, _FIXED = RecordsFrame(True, b"\0\0\0"), RecordsFrame(False, b"")
 """The bytes after the batch: the counts, 0, of tagged fields of partition, topic and body."""
 _ANSWER_FIELDS = ("base_offset", "log_append_time_ms", "log_start_offset")

@@ -1,4 +1,4 @@
-"""`Exchange`: one request and its answer. `begin` decodes a request and calls its handler.
+"""`Exchange`: a request that waits for its answer. `begin` decodes a request and calls its handler.
 
 Threads: the loop's only.
 """

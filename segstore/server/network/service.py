@@ -42,7 +42,7 @@ _GRACE = 1.0
 
 
 class Service:
-    """The thread of one listener, a client of its store (`StoreClient`). It lives as long as the thread."""
+    """The thread of one listener, a client of the store (`StoreClient`). Lives as long as the thread."""
 
     turn = Turn.READER
 
