@@ -23,7 +23,7 @@ class ShareRates:
         self._failed: Counter[Api] = Counter()
 
     def counted(self, request: Request, begin: Callable[[Request], Any]) -> Any:
-        """Begin a request, and count it; count its answer too if that has an error, also a later answer."""
+        """Begin and count a request; an answer with an error is counted too, at once or later."""
         self._total[request.api] += 1
         answer = request.answer
 

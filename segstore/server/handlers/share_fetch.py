@@ -218,7 +218,7 @@ class _ShareFetch:
         return LATER
 
     def _look_again(self, parked: ParkedShareFetch) -> None:
-        """Run a round after a wait. An exception that is not answered closes the connection."""
+        """Run a round after a wait; an unexpected exception is passed to `fail`."""
         self._fetches.waits_no_more(self._session, parked)
         try:
             answer = self._go_on({}, not parked.is_over)
