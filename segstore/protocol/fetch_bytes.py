@@ -1,5 +1,4 @@
-"""Templates of Fetch's answers: of those that tell of one partition, without an error, and of those that tell
-of none.
+"""Templates of Fetch answers: with one partition without an error, and without partitions.
 
 Threads: no state.
 """
@@ -14,11 +13,11 @@ from segstore.protocol.template import MessageField, MessageTemplate, answer_tem
 
 _Response = structs("FetchResponse")
 _FLEXIBLE_SINCE, _START_SINCE = 12, 5
-"""The first versions whose lengths are varints, and whose answers tell the log start offset."""
+"""The first versions with varint lengths, and with the log start offset in answers."""
 
 
 class Brought(NamedTuple):
-    """What an answer tells of its partition; `records` is a part of the answer, not a copy."""
+    """The values of an answer's partition; `records` is a view of the answer, not a copy."""
 
     high_watermark: int
     last_stable_offset: int
@@ -35,20 +34,22 @@ def partition_answer(
     committed: bool,
     session_id: int = NO_SESSION,
 ) -> MessageTemplate:
-    """Return the template of answers that tell of this partition its high watermark, last stable offset, log
-    start offset (since version 5) and records. `topic_id` counts since version 13, and `topic` before.
-    `committed`: the answers list aborted transactions, of which there are none.
+    """Return the template of answers with this partition. The holes are its high watermark, last stable
+    offset, log start offset (since version 5) and records.
+
+    `topic_id` is used since version 13, `topic` before. `committed`: the list of aborted transactions is
+    empty, not null.
     """
     data = _Response.PartitionData(
         partition_index=partition, aborted_transactions=[] if committed else None, records=b""
     )
-    told = _Response.FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=[data])
-    body = _Response(session_id=session_id, responses=[told])
+    fetched = _Response.FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=[data])
+    body = _Response(session_id=session_id, responses=[fetched])
     names = ["high_watermark", "last_stable_offset", "log_start_offset"][: 2 + (version >= _START_SINCE)]
     fields = [MessageField(data, name) for name in names]
     return answer_template(version >= _FLEXIBLE_SINCE, version, body, fields, MessageField(data, "records"))
 
 
 def empty_answer(version: int, session_id: int) -> MessageTemplate:
-    """Return the template of answers in a session of which no partition has changed."""
+    """Return the template of answers without partitions: nothing in the session has changed."""
     return answer_template(version >= _FLEXIBLE_SINCE, version, _Response(session_id=session_id))

@@ -1,5 +1,5 @@
-"""`MessageTemplate`: a message of Kafka's protocol as bytes with named holes. Messages that differ in the
-holes alone are matched, and filled in, without encoding or decoding a field.
+"""`MessageTemplate`: a message of Kafka's protocol as bytes with named holes. Messages that differ only in
+the holes are matched and made without encoding or decoding fields.
 
 Threads: no state.
 """
@@ -16,22 +16,22 @@ from segstore.protocol.primitives import read_uvarint, uvarint
 
 INT32 = struct.Struct(">i")
 SIZE = INT32.size
-"""Bytes of the size that comes before each message, which is no part of a template."""
+"""Size of the length field before each message, in bytes; templates don't include it."""
 NUMBER_AT = 4
-"""The position of a request's correlation id, which comes first in an answer."""
+"""The position of the correlation id in a request; in an answer it is 0."""
 CORRELATION_ID = "correlation_id"
 _KINDS = {4: "i", 8: "q"}
 
 
 class MessageField(NamedTuple):
-    """A field of a message's body: `holder` is the body, or a structure in the body."""
+    """A field of a message's body; `holder` is the body, or a struct in the body."""
 
     holder: Any
     name: str
 
 
 class Hole(NamedTuple):
-    """The place of a number in a message, by its first byte and its width in bytes, which is 4 or 8."""
+    """A number in a message: the position of its first byte, and its width in bytes, 4 or 8."""
 
     name: str
     at: int
@@ -39,16 +39,14 @@ class Hole(NamedTuple):
 
 
 class RecordsFrame(NamedTuple):
-    """What a message with records has around the records: `is_compact` if their length is a varint, and the
-    bytes after the records.
-    """
+    """The bytes around a message's records: `is_compact` if their length is a varint; `end` follows them."""
 
     is_compact: bool
     end: bytes
 
 
 class MatchedStart(NamedTuple):
-    """The numbers in a message's holes, and the place of the message's records, from `at` to `stop`."""
+    """The numbers in a message's holes, and the position of its records, from `at` to `stop`."""
 
     values: tuple[Any, ...]
     at: int
@@ -56,8 +54,8 @@ class MatchedStart(NamedTuple):
 
 
 class MessageTemplate:
-    """`front` is the message up to the length of its records, or all of the message if `records` is None.
-    `holes` lie in `front`, in their order.
+    """A message with holes. `front` is the message up to the length field of its records, or the whole
+    message if `records` is None. `holes` are the holes in `front`, in order.
     """
 
     __slots__ = ("_parts", "_shape", "_sized", "constants", "front", "holes", "records")
@@ -74,8 +72,8 @@ class MessageTemplate:
         self.constants = tuple(self._parts[::2])
 
     def match(self, message: memoryview) -> tuple[Any, ...] | None:
-        """Return the numbers in the holes of a message, and its records if the template has any, as a part of
-        `message`; None if another byte differs.
+        """Return the numbers in the holes of a message, then its records if the template has any, as a view
+        of `message`; None if another byte differs.
         """
         if self.records is None:
             return self._numbers(message) if len(message) == len(self.front) else None
@@ -84,21 +82,21 @@ class MessageTemplate:
             return None
         return *begun.values, message[begun.at : begun.stop]
 
-    def begin(self, here: memoryview, size: int) -> MatchedStart | None:
-        """Match a message of `size` bytes up to its records, of which only the beginning is `here`; None if
-        that is too short, or another byte differs. The bytes after the records are not compared.
+    def begin(self, start: memoryview, size: int) -> MatchedStart | None:
+        """Match the beginning `start` of a message of `size` bytes up to its records; None if it is too
+        short, or another byte differs. The bytes after the records are not compared.
         """
         assert self.records is not None
-        values = self._numbers(here)
+        values = self._numbers(start)
         if values is None:
             return None
         at = len(self.front)
         try:
             if self.records.is_compact:
-                length, at = read_uvarint(here, at)
+                length, at = read_uvarint(start, at)
                 length -= 1
             else:
-                length, at = INT32.unpack_from(here, at)[0], at + INT32.size
+                length, at = INT32.unpack_from(start, at)[0], at + INT32.size
         except (IndexError, struct.error, InvalidRequestError):
             return None
         if length < 0 or at + length + len(self.records.end) != size:
@@ -106,8 +104,8 @@ class MessageTemplate:
         return MatchedStart(values, at, at + length)
 
     def split(self, message: memoryview) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        """Return the numbers in the holes, and the bytes between the holes, of a message that is as long as
-        `front`, or longer.
+        """Return the numbers in the holes of a message, and the bytes between them. The message must be at
+        least as long as `front`.
         """
         found = self._shape.unpack_from(message)
         return found[1::2], found[::2]
@@ -119,8 +117,8 @@ class MessageTemplate:
         return found[1::2] if found[::2] == self.constants else None
 
     def fill(self, values: Sequence[int], size: int = 0) -> tuple[bytearray, int]:
-        """Return the message with these numbers, after its size, and the position at which its records of
-        `size` bytes belong, which are counted and left out.
+        """Make a message with these numbers, after its length field. Return it, and the position of its
+        `size` bytes of records, which are counted but not included.
         """
         parts = self._parts.copy()
         parts[1::2] = values
@@ -143,16 +141,14 @@ def request_template(
     frame: memoryview, body_at: int, version: int, body: Any, fields: Sequence[MessageField]
 ) -> MessageTemplate | None:
     """Return the template of requests that differ from this one in correlation id and `fields`; None if the
-    request has bytes that its decoded body does not tell, such as tagged fields of unknown tags.
+    request has bytes that are not in its decoded body, such as tagged fields with unknown tags.
     """
     made = template_after(bytes(frame[:body_at]), version, body, fields)
     return made if made.front == frame else None
 
 
 def template_after(header: bytes, version: int, body: Any, fields: Sequence[MessageField]) -> MessageTemplate:
-    """Return the template of requests with this header, but for its correlation id, and this body, but for
-    `fields`.
-    """
+    """Return the template of requests with this header and body, and holes for correlation id and fields."""
     return _template(header, Hole(CORRELATION_ID, NUMBER_AT, INT32.size), version, body, fields)
 
 
@@ -163,8 +159,8 @@ def answer_template(
     fields: Sequence[MessageField] = (),
     records: MessageField | None = None,
 ) -> MessageTemplate:
-    """Return the template of answers that differ from this one in correlation id, `fields` and `records`. The
-    values of `fields` must be encoded in this version.
+    """Return the template of answers like this one, with holes for correlation id, `fields` and `records`.
+    The version must include `fields`.
     """
     head, number = bytes(INT32.size + is_flexible), Hole(CORRELATION_ID, 0, INT32.size)
     if records is None:
@@ -177,7 +173,7 @@ def answer_template(
         made = _template(head, number, version, body, fields)
     finally:
         setattr(records.holder, records.name, kept)
-    # The length of no bytes is 1 as a varint, and 0 as an int32, of which the last byte differs.
+    # Both encodings first differ in the last byte of the records' length: 0 and 1, or 1 and 2 as a varint.
     last = _first_difference(made.front, longer)
     at = last if is_flexible else last + 1 - INT32.size
     return MessageTemplate(made.front[:at], made.holes, RecordsFrame(is_flexible, made.front[last + 1 :]))
@@ -198,7 +194,7 @@ def _encoded(head: bytes, version: int, body: Any) -> bytes:
 
 
 def _hole(made: bytes, head: bytes, version: int, body: Any, field: MessageField) -> Hole:
-    """Return the place of a field in an encoded message: of the bytes that change if all its bits do."""
+    """Return the hole of a field: the bytes that change if all bits of its value are inverted."""
     value = getattr(field.holder, field.name)
     setattr(field.holder, field.name, ~value)
     try:

@@ -1,8 +1,7 @@
-"""The APIs of Kafka's wire protocol, the versions that a server has of them, and the frames of requests and
-responses: headers (KIP-482) and bodies.
+"""The APIs of Kafka's wire protocol, their served versions, and the encoding of requests and responses, with
+their headers (KIP-482).
 
-Source: org.apache.kafka.common.protocol.ApiKeys, and the ranges that a 4.4 broker advertises. Threads: no
-state.
+Source: org.apache.kafka.common.protocol.ApiKeys, and the version ranges of a 4.4 broker. Threads: no state.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from segstore.protocol.primitives import behind_tags
 
 
 class Api(IntEnum):
-    """Kafka's api keys."""
+    """The served APIs, by Kafka's api keys."""
 
     PRODUCE = 0
     FETCH = 1
@@ -90,7 +89,7 @@ class Api(IntEnum):
 
     @property
     def message(self) -> str:
-        """The name of its messages, without "Request" and "Response"."""
+        """The name of the API's messages, without "Request" and "Response"."""
         return _MESSAGES[self]
 
 
@@ -101,7 +100,7 @@ _HEADER, _SHORT = struct.Struct(">hhi"), struct.Struct(">h")
 
 
 class RequestHeader(NamedTuple):
-    """What every request begins with; `body_at` is the position of its body."""
+    """A request's header; `body_at` is the position of the body, -1 if the version is unknown."""
 
     api: Api
     version: int
@@ -112,15 +111,15 @@ class RequestHeader(NamedTuple):
 
 @cache
 def served(api: Api) -> Versions:
-    """Return the versions whose requests can be read and answered."""
+    """Return the versions of an API that can be decoded and answered."""
     return message(f"{api.message}Request").valid
 
 
 def advertised(api: Api) -> Versions:
-    """Return the versions that clients are told.
+    """Return the versions of an API in the answer of ApiVersions.
 
-    Produce is advertised from 0 on, though 0 to 2 can't be served: older versions of librdkafka look for
-    fixed versions, and give up compression without them (KAFKA-18659).
+    Produce is advertised from 0 on, though 0 to 2 can't be served: older librdkafka looks for fixed versions,
+    and does not compress without them (KAFKA-18659).
     """
     return served(api)._replace(low=0) if api is Api.PRODUCE else served(api)
 
@@ -133,8 +132,8 @@ def _is_flexible(api: Api, version: int) -> bool:
 def read_header(data: memoryview) -> RequestHeader:
     """Read a request's header; `data` is the request without its size.
 
-    Raises InvalidRequestError, UnsupportedVersionError for an api key that is not Kafka's or not served.
-    The header of an unknown version has no tagged fields that could be read: `body_at` is then -1.
+    Raises InvalidRequestError for a damaged header, UnsupportedVersionError for an api key that is not
+    served. In an unknown version client id and tagged fields can't be read: then `body_at` is -1.
     """
     try:
         key, version, correlation_id = _HEADER.unpack_from(data)
@@ -150,7 +149,7 @@ def read_header(data: memoryview) -> RequestHeader:
 
 
 def _client_id(data: memoryview, flexible: bool) -> tuple[str | None, int]:
-    """Read the client's id, which is never compact, and skip the tagged fields behind it."""
+    """Return the client id, which is never compact, and the position after the header's tagged fields."""
     try:
         size, at = _SHORT.unpack_from(data, _HEADER.size)[0], _HEADER.size + _SHORT.size
         client_id = None if size == -1 else str(data[at : at + size], "utf-8")
@@ -170,10 +169,11 @@ def read_body(header: RequestHeader, data: memoryview) -> Any:
 
 
 def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tuple[bytearray, Slices]:
-    """Return a response with its size and header, and where in it the slices of files belong, which are
-    counted in its size. Raises InvalidArgumentError.
+    """Encode a response with its size and header. Raises InvalidArgumentError.
 
-    The header of ApiVersions' response never has tagged fields, so that every client can read it.
+    Return the bytes, and (position, file stretch) pairs: each stretch must be sent before the byte at its
+    position. Stretches count in the size. The header of an ApiVersions response never has tagged fields, so
+    that every client can read it.
     """
     out = bytearray(8)
     slices: Slices = []
@@ -188,13 +188,13 @@ def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tu
 
 
 def ranges(apis: Iterable[Api]) -> list[tuple[int, int, int]]:
-    """Return (api key, lowest, highest advertised version) by key."""
+    """Return (api key, lowest, highest advertised version) of APIs, sorted by key."""
     return [(int(api), *advertised(api)) for api in sorted(apis)]
 
 
 @cache
 def tells_errors(api: Api, version: int) -> bool:
-    """Return whether a response has an error code of its own in a version, besides those of its parts."""
+    """Return whether a version of the response has a top-level error code."""
     name = f"{api.message}Response"
     return any(
         field.name == "error_code" and version in field.versions for field in message(name).structs[name]

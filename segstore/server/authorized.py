@@ -1,4 +1,4 @@
-"""What a client may do, as Kafka's bits: with no authorizer, all that there is to do with a resource
+"""Operations of ACLs, and the bits of authorized operations in answers, for a server without an authorizer
 (org.apache.kafka.common.acl.AclOperation, AclEntry.supportedOperations; KIP-430). Threads: no state.
 """
 
@@ -10,7 +10,7 @@ NOT_ASKED = -(1 << 31)
 
 
 class AclOperation(IntEnum):
-    """Kafka's operations of ACLs, by their codes."""
+    """The operations of ACLs, with Kafka's codes."""
 
     ALL = 2
     READ = 3
@@ -29,7 +29,7 @@ ALL = AclOperation.ALL
 
 
 def bits(*operations: AclOperation) -> int:
-    """Return operations as the wire has them together."""
+    """Return operations as a bit set, the wire's form."""
     return sum(1 << operation for operation in operations)
 
 
@@ -43,6 +43,6 @@ ON_CLUSTER = bits(
 )
 
 
-def told(asked: bool, operations: int) -> int:
-    """Return the bits if a client asked for them."""
-    return operations if asked else NOT_ASKED
+def if_requested(requested: bool, operations: int) -> int:
+    """Return the bits if the request asked for them, else NOT_ASKED."""
+    return operations if requested else NOT_ASKED

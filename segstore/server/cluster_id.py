@@ -1,4 +1,4 @@
-"""The id of the cluster that a store is to Kafka's clients. On disk: `.segstore/cluster-id`.
+"""The cluster id of a store, for Kafka's clients. On disk: `.segstore/cluster-id`.
 
 Threads: any.
 """
@@ -25,12 +25,11 @@ _making = Mutex()
 
 
 def cluster_id_of(store: Store) -> str:
-    """Return the id of the cluster that this store is, in Kafka's form (Uuid). Raises StorageError,
-    StoreClosedError.
+    """Return the cluster id of a store, in Kafka's form (Uuid). Raises StorageError, StoreClosedError.
 
-    It stays the same, also where the directory is moved: a replicated store and a broker's directory have one
-    in meta.properties, and any other gets one when it is first served. One that nobody has served yet and
-    that is open for reading, or has no room left, is known by its absolute path.
+    The id stays the same if the directory is moved. A replicated store and a broker's directory have it in
+    meta.properties; any other store gets an id when it is first served. If that can't be written, because the
+    store is open for reading or the disk is full, the id is derived from the absolute path.
     """
     if (of_many := replicated(store)) is not None:
         return of_many.replicated.cluster_id

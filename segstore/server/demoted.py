@@ -1,5 +1,5 @@
-"""What a store that was demoted answers, by the API: its clients look for the new primary then. Fetches and
-questions are answered as before. Threads: no state.
+"""The error codes with which a demoted store refuses writes, by API: on these codes clients look for the new
+primary. Reads are answered as before. Threads: no state.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ REFUSED_BY_DEMOTED: dict[Api, Code] = {
         (Api.DELETE_RECORDS, Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE), Code.NOT_LEADER_OR_FOLLOWER
     ),
 }
-"""The code by which a demoted store refuses an API; one that is not here is answered as ever. Produce is
-refused partition by partition, by the logs.
+"""The code with which a demoted store refuses each API; APIs that are not listed are answered as before. The
+logs refuse Produce, with an error for each partition.
 """

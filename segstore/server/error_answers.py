@@ -1,5 +1,5 @@
-"""Answers that tell of an error wherever a response has a place for it (Kafka:
-AbstractRequest.getErrorResponse): at its top, and for each topic, partition or group that was asked for.
+"""`error_answer`: a response with one error code at its top level, and for each requested topic, partition or
+group (Kafka: AbstractRequest.getErrorResponse).
 
 Threads: no state.
 """
@@ -17,16 +17,14 @@ _ALIASES = (
     ("name", "topic", "topic_name", "user"),
     ("partition_index", "partition", "index", "partition_id"),
 )
-"""Names that requests and responses have for the same."""
+"""Different field names of the same thing in requests and responses."""
 _OF_A_TEXT = ("key", "group_id", "transactional_id", "name")
 _OF_A_NUMBER = ("partition_index", "partition_id")
-"""The field of a response's element that is an element of the request's array, where that is no structure."""
+"""Fields of a response's struct for an element of a request's array of texts, or of numbers."""
 
 
 def error_answer(request: Request, code: int, message_text: str | None = None) -> Struct:
-    """Return the response's body in which each error code is `code`, and has this message where there is a
-    place for one.
-    """
+    """Return the response's body with `code` in each error code field, and the text in each message."""
     asked, answer = (message(f"{request.api.message}{kind}") for kind in ("Request", "Response"))
     body: Struct = structs(answer.name)()
     _Errors(asked, answer, request.version, code, message_text).fill(
@@ -36,7 +34,7 @@ def error_answer(request: Request, code: int, message_text: str | None = None) -
 
 
 class _Errors:
-    """What filling needs of one request."""
+    """Fills the structs of one response with an error code."""
 
     def __init__(
         self, asked: Message, answer: Message, version: int, code: int, message_text: str | None
@@ -46,7 +44,7 @@ class _Errors:
         self.kinds = structs(answer.name)
 
     def fill(self, body: Struct, kind: str, source: Any, source_kind: str) -> None:
-        """Set the codes of one structure, and answer each array of `source` by one that has codes."""
+        """Set the codes of one struct, and fill its arrays from the arrays of the request's `source`."""
         arrays = self._asked_arrays(source, source_kind)
         for field in self._fields(self.answer, kind):
             if _is_code(field):
@@ -71,12 +69,12 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            elif asked.is_struct:  # an answer may leave out a level, such as AlterReplicaLogDirs' directories
+            elif asked.is_struct:  # the response skips a level, as for AlterReplicaLogDirs' directories
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)
 
     def _copy(self, made: Struct, kind: str, source: Struct, source_kind: str) -> bool:
-        """Copy what tells which topic, partition or group is meant; return whether there was any."""
+        """Copy the fields that identify a topic, partition or group; return whether there was one."""
         there = {f.name: f for f in self._fields(self.asked, source_kind)}
         found = False
         for field in self._fields(self.answer, kind):
@@ -92,7 +90,7 @@ class _Errors:
         return found
 
     def _copied(self, field: Field, value: Any, asked: Field) -> Any:
-        """Return the value of a field that has no code, such as the entity of a quota."""
+        """Return the response's value of a field without codes, such as the entity of a quota."""
         if not (field.is_struct and field.is_array):
             return value
         made = [getattr(self.kinds, field.kind)() for _ in value]
@@ -101,14 +99,14 @@ class _Errors:
         return made
 
     def _asked_arrays(self, source: Any, kind: str) -> Iterator[tuple[Field, list[Any]]]:
-        """Yield the arrays of a request's structure that are not null."""
+        """Yield the arrays of a request's struct, with their fields, except null arrays."""
         for field in self._fields(self.asked, kind) if kind else ():
             value = getattr(source, field.name)
             if field.is_array and value is not None:
                 yield field, value
 
     def _has_code(self, kind: str) -> bool:
-        """Whether a structure of the response has an error code, or one in it has."""
+        """Return whether a struct of the response, or a struct within it, has an error code."""
         fields = self._fields(self.answer, kind)
         return any(_is_code(f) or (f.is_array and f.is_struct and self._has_code(f.kind)) for f in fields)
 

@@ -1,7 +1,6 @@
-"""`families`: the counts of a server's listeners as metrics. Names have Prometheus' form; each has Kafka's
-metric beside it.
+"""`families`: the counts of a server's listeners as metrics, with Kafka's name and Prometheus' name of each.
 
-Nothing is on disk. Threads: any; no lock, and no call into a loop.
+Owns nothing on disk. Threads: any; takes no lock, and makes no call into a loop.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _OF_APIS: tuple[tuple[Metric, Callable[[ApiMetrics], float]], ...] = (
         lambda row: row.counts.seconds,
     ),
 )
-"""kafka.network:type=RequestMetrics,name=...,request=..."""
+"""Metrics by API. Kafka's MBeans: kafka.network:type=RequestMetrics,name=...,request=..."""
 _DURATION = Metric(
     "TotalTimeMs", "segstore_request_duration_seconds", "histogram", "requests by these seconds", "times"
 )
@@ -102,7 +101,7 @@ _OF_LISTENERS: tuple[tuple[Metric, Callable[[Counted], float]], ...] = (
         lambda each: each.loop_age,
     ),
 )
-"""kafka.server:type=socket-server-metrics,listener=..."""
+"""Metrics by listener. Kafka's MBeans: kafka.server:type=socket-server-metrics,listener=..."""
 _CERTIFICATE = Metric(
     "",
     "segstore_certificate_not_after_timestamp_seconds",
@@ -114,7 +113,7 @@ _UPTIME = Metric("", "segstore_server_uptime_seconds", "gauge", "seconds since t
 
 
 def families(listeners: Sequence[Counted]) -> list[Family]:
-    """Return the metrics of all listeners: those of requests together, by API, the others by listener."""
+    """Return the metrics: of requests by API, summed over all listeners; of connections by listener."""
     rows = [item for each in listeners for item in list(each.metrics.rows.items())]
     apis = sorted({api for api, _ in rows})
     by_api = [(api, [row for other, row in rows if other is api]) for api in apis]
@@ -141,7 +140,7 @@ def _of_apis(metric: Metric, value: Callable[[ApiMetrics], float], by_api: Rows)
 
 
 def _durations(api: Api, rows: Iterable[ApiMetrics]) -> list[MetricSample]:
-    """Return the samples of a histogram, as Prometheus names and orders these."""
+    """Return the samples of an API's histogram, with Prometheus' names and order."""
     rows = list(rows)
     counts = [*accumulate(map(sum, zip(*(row.times for row in rows), strict=True)))]
     bounds = [*map(repr, BOUNDS), "+Inf"]

@@ -1,10 +1,10 @@
-"""The features of a cluster by which clients choose how they work (KIP-584): what a broker of Kafka 4.4 tells
-(org.apache.kafka.server.common.Feature), without those whose APIs are not served.
+"""The features of the cluster, by which clients choose protocols (KIP-584): those of a Kafka 4.4 broker
+(org.apache.kafka.server.common.Feature), without features whose APIs are not served.
 
-`transaction.version` 2 has Java's clients from 4.0 on, and franz-go, work by KIP-890: each transaction has an
-epoch of its own, and Produce and TxnOffsetCommit add to it what they write. `share.version` 1: there are
-share groups (KIP-932); 2: they have dead letters (KIP-1191). Clients that do not know features go on as
-before. Threads: no state.
+With `transaction.version` 2 Java clients since 4.0, and franz-go, use KIP-890: each transaction has a new
+producer epoch, and Produce and TxnOffsetCommit add their partitions to the transaction. `share.version` 1
+stands for share groups (KIP-932), 2 for share groups with dead letters (KIP-1191). Clients that don't know
+features are not affected. Threads: no state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Feature(NamedTuple):
-    """The versions that could be chosen, and the one that is, 0 for none."""
+    """A feature: its possible versions, and its finalized version, 0 for none."""
 
     name: str
     lowest: int
@@ -22,7 +22,7 @@ class Feature(NamedTuple):
 
 
 SHARE_VERSION = Feature("share.version", 0, 2, 2)
-"""The operator of a server chooses its level."""
+"""The feature of share groups; the server setting `share_version` is its finalized version."""
 _FEATURES = (
     Feature("eligible.leader.replicas.version", 0, 1, 1),
     Feature("group.version", 0, 1, 1),
@@ -32,11 +32,11 @@ _FEATURES = (
     Feature("transaction.version", 0, 2, 2),
 )
 FINALIZED_EPOCH = 0
-"""The finalized versions never change. Clients take an epoch of -1 for "not known"."""
+"""Epoch of the finalized versions, which never change. Clients take -1 for "unknown"."""
 
 
 def features(share_version: int) -> tuple[Feature, ...]:
-    """Return the features of a server with that level of `share.version`, by name."""
+    """Return the features, sorted by name, with this finalized version of `share.version`."""
     return tuple(
         each._replace(finalized=share_version) if each is SHARE_VERSION else each for each in _FEATURES
     )

@@ -1,4 +1,4 @@
-"""A store that is served leads while it holds a lease. On disk are its leader epochs only. Threads: any."""
+"""The lease of a served store, which leads while it holds one. On disk: its leader epochs. Threads: any."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _leadership(store: Store) -> Leadership:
 
 
 def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
-    """Let the store lead while it holds this lease. Raises InvalidTypeError, InvalidArgumentError,
-    StoreClosedError, StorageError.
+    """Make the store lead only while `lease()` returns a token. Raises InvalidTypeError,
+    InvalidArgumentError, StoreClosedError, StorageError.
     """
     if not callable(lease):
         raise InvalidTypeError(f"lease must be callable, not {type(lease).__name__}")
@@ -32,6 +32,6 @@ def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
 
 
 def lease_error(store: Store) -> Exception | None:
-    """Return why the lease does not let the store lead, where that is not because another one holds it."""
+    """Return the last error of the lease, None without an error, or if another holder has the lease."""
     held = existing(store, _leadership)
     return None if held is None else held.error

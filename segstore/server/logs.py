@@ -1,7 +1,7 @@
-"""`Logs`: the logs of the partitions that clients name, by the topic's name or its id.
+"""`Logs`: finds the logs of requested partitions, by the topic's name or id.
 
-Nothing is on disk. Threads: the loop's. A log is kept from its first use on, so that what it knows of
-transactions is not read again with every request; a deleted topic's log is let go when it is asked for again.
+Owns nothing on disk. Threads: the loop's. A log is cached after its first use, so that its aborted
+transactions are not read again for each request. A deleted topic's log is dropped at its next lookup.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 from segstore.storage.store.partition_log import PartitionLog
 
 NO_ID = bytes(16)
-"""The id of no topic (Kafka: Uuid.ZERO_UUID)."""
+"""The zero id, which stands for "no topic" (Kafka: Uuid.ZERO_UUID)."""
 _NO_TOPIC: tuple[TopicInfo | None, bytes] = None, NO_ID
 
 
 class Logs:
-    """The logs of one server's store."""
+    """The logs and topic ids of one server's store, cached."""
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
-        self._keeps = node.store.mode == "rw"  # a reader sees only by the store that a log is another's
+        # In a reader a cached log can't notice that its topic was recreated: no log is cached.
+        self._keeps = node.store.mode == "rw"
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._names: dict[bytes, str] = {}
         self._ids: dict[str, tuple[TopicInfo | None, bytes]] = {}
 
     def find(self, topic: str, partition: int) -> PartitionLog:
-        """Return a partition's log. Raises UnknownTopicOrPartitionError, also for the metadata log, which no
-        client sees; NotLeaderOrFollowerError, StorageError, StoreClosedError.
+        """Return a partition's log. Raises UnknownTopicOrPartitionError, also for the internal metadata log;
+        NotLeaderOrFollowerError, StorageError, StoreClosedError.
         """
         log = self._logs.get((topic, partition))
         if log is not None and not log.is_gone:
@@ -49,7 +50,7 @@ class Logs:
         return self._store.engine.topics
 
     def id_of(self, topic: str) -> bytes:
-        """Return a topic's id; NO_ID for a topic without one, and where there is no such topic."""
+        """Return a topic's id, NO_ID for a topic without an id, or if there is no such topic."""
         info, (known, topic_id) = self._topics.get(topic), self._ids.get(topic, _NO_TOPIC)
         if info is not known:
             topic_id = NO_ID if info is None or not info.topic_id else names.topic_id_bytes(info.topic_id)
@@ -57,7 +58,7 @@ class Logs:
         return topic_id
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic that has this id now."""
+        """Return the name of the topic with this id, None without one."""
         name = self._names.get(topic_id)
         if name is not None and self.id_of(name) == topic_id:
             return name
@@ -71,14 +72,13 @@ class Logs:
 
 
 def check_leader_epoch(log: PartitionLog, known: int) -> None:
-    """Compare the leader epoch that a client knows, -1 for none, with that of the log (KIP-320; Kafka:
-    Partition.checkCurrentLeaderEpoch). A store that is open for reading knows no epochs. Raises
-    FencedLeaderEpochError, UnknownLeaderEpochError.
+    """Compare a client's leader epoch, -1 for none, with the log's epoch (KIP-320; Kafka:
+    Partition.checkCurrentLeaderEpoch). Raises FencedLeaderEpochError, UnknownLeaderEpochError.
     """
     if known < 0:
         return
     epoch = log.leader_epoch
     if known < epoch:
         raise FencedLeaderEpochError(f"{log!r}: leader epoch {known} is over, {epoch} is the current one")
-    if known > epoch >= 0:
+    if known > epoch >= 0:  # a store that is open for reading knows no epochs: -1
         raise UnknownLeaderEpochError(f"{log!r}: leader epoch {known} is unknown, {epoch} is the current one")

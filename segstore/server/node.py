@@ -1,4 +1,4 @@
-"""`Node`: what handlers share: the store, the settings, the loop, and the node's name in the cluster."""
+"""`Node`: the common state of all handlers: the store, the settings, the loop, and the node's address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .security.authorizer import Authorizer
 from .settings import ServerConfig
 
 NODE_ID = 1
-"""The only node, its own controller."""
+"""The id of the only node, which is also the controller."""
 T = TypeVar("T")
 
 
@@ -22,59 +22,59 @@ class Timer(Protocol):
     """A call that is due later."""
 
     def cancel(self) -> None:
-        """Do not call; a second time does nothing."""
+        """Cancel the call; a second time does nothing."""
 
 
 class LoopWatch(Protocol):
-    """A thread that sleeps for the loop until there is news, and only while it is asked to."""
+    """A thread that waits for the loop until the store has news, one wait per `ask`."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
-        """Have the thread call `sleep`, such as `Store.wait`, which returns when there is news, or early.
-        Where a sleep is under way already, this does nothing.
+        """Call `sleep`, such as `Store.wait`, in the thread; it returns when there is news, or early. While
+        a sleep is under way, this does nothing.
         """
 
 
 class NodeLoop(Protocol):
-    """The thread that owns all connections. Only `soon` may be called in other threads."""
+    """The event loop, whose thread owns all connections. Other threads may call only `soon`."""
 
     def later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        """Have `call` called in the loop's thread after so many seconds."""
+        """Make a call in the loop's thread after so many seconds."""
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Have `call` called in the loop's thread, soon; from any thread. After the loop's end it is not."""
+        """Make a call in the loop's thread, soon; nothing after the loop's end. Any thread may use it."""
 
     def work(
         self, run: Callable[[], T], done: Callable[[T | BaseException], object], waits: bool = False
     ) -> None:
-        """Have `run` called in one of a few worker threads, for what waits for disks or computes long; then
-        `done` in the loop's thread, with its result or its exception. What `waits` for other replicas has
-        threads of its own: a replica's requests, which end the waits, must not come behind it.
+        """Call `run`, which may wait for disks or compute long, in a worker thread; then call `done(result or
+        exception)` in the loop's thread.
+
+        `waits`: the job may wait for replicas, so it runs in a pool of its own. Otherwise it could occupy the
+        workers that handle the replicas' requests, which end the wait.
         """
 
     def every_turn(self, call: Callable[[], object]) -> None:
-        """Have `call` called at the end of each of the loop's turns, when requests that came together were
-        handled.
-        """
+        """Make a call at the end of each turn of the loop, after the requests of that turn."""
 
     def watch(self, wake: Callable[[], object], then: Callable[[], object]) -> LoopWatch:
-        """Return a watch: `then` is called in the loop's thread after each sleep, and `wake`, in any thread,
-        lets a sleep return early.
+        """Return a watch, which calls `then` in the loop's thread after each sleep. `wake`, called in any
+        thread, ends a sleep early.
         """
 
 
 class Endpoint(NamedTuple):
-    """What clients are told to connect to."""
+    """The host and port of a listener."""
 
     host: str
     port: int
 
 
 class Node:
-    """One server's shared parts; `apis` are those that it answers. Without an `authorizer` all clients may do
-    everything.
+    """The state of one listener's handlers. `endpoint` is the advertised address; `apis` are the APIs with a
+    handler. Without an `authorizer` all clients may do everything.
 
-    `part(kind)` is the one object of a class that this node has; it is made by `kind(node)` at the first
-    call. Only the loop's thread calls it.
+    `part(kind)` returns the node's only object of a class, made by `kind(node)` at the first call. Only the
+    loop's thread calls it.
     """
 
     def __init__(
@@ -95,23 +95,19 @@ class Node:
     def allows(
         self, principal: str, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME
     ) -> bool:
-        """Return whether a client may do something now: the authorizer may have changed since its request
-        came.
-        """
+        """Return whether a principal is allowed an operation on a resource, by the current authorizer."""
         authorizer = self.authorizer
         return authorizer is None or authorizer.allows(principal, operation, resource, name)
 
     def part(self, kind: Callable[[Node], T]) -> T:
-        """Return the node's object of a class, such as its fetch sessions."""
+        """Return the node's object of a class, such as `Fetches`; make it at the first call."""
         if kind not in self._parts:
             self._parts[kind] = kind(self)
         found: T = self._parts[kind]
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Return what the parts that have a `metrics` have counted, by Kafka's names. May be called in any
-        thread.
-        """
+        """Return the metrics of all parts with a `metrics` method, by Kafka's names. For any thread."""
         found: dict[str, float] = {}
         for part in list(self._parts.values()):
             if hasattr(part, "metrics"):
@@ -119,7 +115,7 @@ class Node:
         return found
 
     def close(self) -> None:
-        """End the parts that have a `close`, the last made first."""
+        """Close all parts with a method `close`, the newest first."""
         while self._parts:
             _, part = self._parts.popitem()
             if hasattr(part, "close"):

@@ -1,7 +1,8 @@
-"""`Notices`: what the log tells of clients that do wrong, such as malformed requests and failed
-authentications: of one kind from one peer, and of one user, a line a minute, so that nobody floods the log.
+"""`Notices`: log lines about misbehaving clients, such as malformed requests and failed authentications.
 
-Nothing on disk. Threads: any.
+There is at most one line a minute for the same kind, peer and user, so that no client can flood the log.
+
+Owns nothing on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from segstore.mutex import Mutex
 log = Logger("segstore")
 
 QUIET = 60.0
-"""Seconds between two lines of one kind of one peer."""
+"""Seconds between two log lines with the same kind, peer and user."""
 MOST = 100
-"""Kinds of peers and users that have lines of their own; all others share a line a minute for each kind."""
+"""Most (kind, peer, user) keys with their own lines; all further peers share one line a minute per kind."""
 MOST_USERS = 10
-"""Users of one peer that have lines of their own; its others share a line a minute."""
+"""Most users of one peer with their own lines; all further users of the peer share one line a minute."""
 _OTHERS = ""
 LONGEST = 100
 
 
 class Notices:
-    """A node's part (`Node.part`)."""
+    """Logs misbehaving clients at a limited rate. A part of a node (`Node.part`)."""
 
     def __init__(self, _node: object, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Mutex()
         self._known: dict[_Key, _Silence] = {}
 
-    def tell(
+    def log(
         self,
         kind: str,
         peer: str,
@@ -42,8 +43,8 @@ class Notices:
         user: str = "",
         level: int = logging.WARNING,
     ) -> None:
-        """Log a message, unless one of this kind, peer and user was logged within `QUIET`; then the next one
-        tells how many were left out.
+        """Log a message, unless one with the same kind, peer and user was logged within `QUIET`. The next
+        line says how many messages were omitted.
         """
         with self._lock:
             silence = self._silence(_Key(kind, peer, user[:LONGEST]))
@@ -69,7 +70,7 @@ class Notices:
         return self._known.setdefault(key, _Silence())
 
     def _users(self, key: _Key) -> int:
-        """Return how many users of the key's peer have lines of their own; 0 if the key has no user."""
+        """Return the number of users of the key's peer with their own lines; 0 if the key has no user."""
         return sum(each.user != "" and each[:2] == key[:2] for each in self._known) if key.user else 0
 
 
@@ -80,7 +81,7 @@ class _Key(NamedTuple):
 
 
 class _Silence:
-    """Until when nothing is logged, in seconds of the clock, and how many messages were left out."""
+    """The end of a key's silence, in seconds of the clock, and the number of omitted messages."""
 
     __slots__ = ("left_out", "until")
 
@@ -89,5 +90,5 @@ class _Silence:
 
 
 def shown(name: str) -> str:
-    """Return a name that a client has sent as the log has it: in quotes, and no longer than `LONGEST`."""
+    """Return a client's text for a log line: quoted, and cut off after `LONGEST` characters."""
     return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")

@@ -1,8 +1,9 @@
-"""`PartitionRows`: the partitions of topics, encoded as Metadata tells them, and remembered: clients ask
-again and again, and a topic of 1,000 partitions takes milliseconds to encode.
+"""`PartitionRows`: a cache of topics' partitions in the encoding of Metadata.
 
-Rows are told again only where the partitions, and who leads them, are those that they were made of: nothing
-has to be said to this module when a leader changes. Nothing is on disk. Threads: any.
+Clients send Metadata again and again, and a topic with 1,000 partitions takes milliseconds to encode.
+
+Cached rows are used only if partitions and leaders are the same as when they were encoded, so changes need no
+notification. Owns nothing on disk. Threads: any.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from segstore.server.topics import PartitionLeader
 
 _Response = structs("MetadataResponse")
 _MOST_BYTES = 16 << 20
-"""Bytes that are remembered: of 600,000 partitions."""
+"""Most cached bytes, enough for 600,000 partitions."""
 
 
 class _EncodedRows(NamedTuple):
-    """What was encoded, and of what."""
+    """Encoded rows of a topic, with the partitions and leaders from which they were made."""
 
     numbers: Sequence[int]
     leaders: list[PartitionLeader]
@@ -31,7 +32,7 @@ class _EncodedRows(NamedTuple):
 
 
 class PartitionRows:
-    """The rows of one server's topics, by name and version."""
+    """The cached rows of a server's topics, by topic name and version of Metadata."""
 
     def __init__(self, _node: Node) -> None:
         self._held: dict[tuple[str, int], _EncodedRows] = {}
@@ -39,12 +40,12 @@ class PartitionRows:
         self._lock = Mutex()
 
     def knows(self, topic: str, version: int, numbers: Sequence[int]) -> bool:
-        """Return whether rows of these partitions are remembered, if only from before a leader changed."""
+        """Return whether rows of these partitions are cached; their leaders may be outdated."""
         rows = self._held.get((topic, version))
         return rows is not None and rows.numbers == numbers
 
     def of(self, topic: str, version: int, numbers: Sequence[int], leaders: list[PartitionLeader]) -> Packed:
-        """Return the rows of a topic's partitions, of which each has a leader in `leaders`."""
+        """Return the encoded rows of a topic's partitions; `leaders` has the leader of each."""
         rows = self._held.get((topic, version))
         if rows is not None and rows.numbers == numbers and rows.leaders == leaders:
             return rows.packed
@@ -65,8 +66,8 @@ class PartitionRows:
 
 
 def partition(kind: Any, number: int, led: PartitionLeader) -> Any:
-    """Return a partition as Metadata and DescribeTopicPartitions tell it: its one replica is on this node, in
-    sync if it leads.
+    """Return a partition's struct for Metadata or DescribeTopicPartitions: its one replica is on this node,
+    and is in sync if this node leads.
     """
     here, nowhere = [NODE_ID], list[int]()
     is_led = led.leader_id == NODE_ID

@@ -1,4 +1,7 @@
-"""What a node's store is to a standby. Threads: no state."""
+"""Functions of the handlers of standbys: the primary of a node, and the right to change its standby.
+
+Threads: no state.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ from segstore.storage.store.writer import StoreWriter
 
 
 def primary_of(node: Node) -> Primary | None:
-    """Return the primary's side of the node's store; None where no standby may follow it: it is open for
-    reading, follows another store itself, or is a replicated one.
+    """Return the `Primary` of the node's store, None if it can't have a standby: it is open for reading, is
+    itself a standby, or is a replicated store.
     """
     side = node.store.engine
     return side.primary if isinstance(side, StoreWriter) and side.may_have_standby else None
 
 
 def may_change_standby(node: Node, request: Request) -> bool:
-    """Return whether the operator has said that this client may register a standby, or take it away: by the
-    list of what users may do, which was asked before; by making the user known; or by `standby.addresses`.
+    """Return whether this client may register or remove a standby: an authenticated client, any client that
+    the allow list has let through, and a client with a loopback address or one of `standby.addresses`.
     """
     channel = request.channel
     if node.authorizer is not None or channel.principal != ANONYMOUS:

@@ -1,4 +1,4 @@
-"""A promoted store that is served tells the primary that it has replaced. On disk: `.segstore/promotion`.
+"""Notifies the old primary of a promoted store, once the store is served. On disk: `.segstore/promotion`.
 Threads: any.
 """
 
@@ -14,12 +14,12 @@ from segstore.storage.store.store import Store
 
 
 def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None:
-    """Begin to tell the old primary, by a client with these settings, if there is one that has not been told.
-    Raises ConfigError, CorruptCheckpointError, StorageError.
+    """Begin to notify the old primary, with these client settings, if that has not succeeded yet. Raises
+    ConfigError, CorruptCheckpointError, StorageError.
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):
-        return  # only here is a client of the wire needed
+        return  # without the imports below, which only a notification needs
     from segstore.replica_fetcher.new_leader_notice import Announcer
     from segstore.wire.settings import WireConfig
 

@@ -1,4 +1,4 @@
-"""Whether a store is a replicated one. Threads: no state."""
+"""Recognizes replicated stores. Threads: no state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def replicated(store: Store) -> ReplicatedStore | None:
-    """Return a store that is replicated, None for any other one, for which replication is not imported."""
+    """Return the store as a ReplicatedStore, or None for a plain store; then replication is not imported."""
     if type(store) is Store:
         return None
     from segstore.replication.store import ReplicatedStore

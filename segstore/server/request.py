@@ -1,4 +1,4 @@
-"""A request on its way to a handler, and its answer's way back."""
+"""`Request` and `Channel`: a decoded request, and the connection that takes its answer."""
 
 from __future__ import annotations
 
@@ -15,100 +15,102 @@ if TYPE_CHECKING:
     from .security.sasl import SaslSession
 
 ANONYMOUS: Final = "ANONYMOUS"
-"""The principal of a client that has not said who it is (Kafka: KafkaPrincipal.ANONYMOUS)."""
+"""The principal of a client that has not authenticated (Kafka: KafkaPrincipal.ANONYMOUS)."""
 
 
 class Later:
-    """What a handler returns whose answer comes later, by `Request.answer`."""
+    """The type of LATER: a handler returns it if the answer comes later, by `Request.answer`."""
 
 
 LATER: Final = Later()
 
 
 class Answered:
-    """What a `LearnedRequest` returns whose answer the socket has taken."""
+    """The type of ANSWERED: a `LearnedRequest` returns it if the socket has taken the whole answer."""
 
 
 ANSWERED: Final = Answered()
 
 
 Response = tuple[bytearray, Slices]
-"""A response with its size, and where stretches of files belong in it, as `write_response` returns both."""
+"""An encoded response with its size, and its file stretches, as `write_response` returns both."""
 SHORT = 4096
-"""A stretch of a file of at most so many bytes is read, and sent with what lies around it: one call for all
-of it costs less than three.
+"""Largest size in bytes of a file stretch that is read, and sent together with the bytes around it: one call
+costs less than three.
 """
 Received = tuple[int, "Response | Answered | Later | None", int]
-"""How many bytes came, 0 where no more will come, -errno where that failed; the rest of the answer, ANSWERED
-where there is none, LATER where it comes by the channel, or None where what came is not done yet; and how
-many bytes of the answer the socket has taken.
+"""The result of `LearnedRequest.receive`: (received, response, sent).
+
+`received`: number of received bytes, 0 at the end of the stream, or -errno. `response`: the unsent part of
+the answer; ANSWERED if all of it was sent; LATER if the channel sends it later; None if the received bytes
+were not handled. `sent`: number of bytes of the answer that the socket has taken.
 """
 
 
 class ApiCounts(Protocol):
-    """Counts of the requests of one API."""
+    """The counts of one API's requests."""
 
     counts: Any
-    """A `seg_counts *` (exchange.h)."""
+    """The `seg_counts *` in which C counts (exchange.h)."""
     counts_at: int
-    """Its address."""
+    """The address of `counts`."""
 
     def add_error(self, code: int) -> None:
         """Count an error code of a response that is not sent by `Channel.answer`."""
 
 
 class Channel(Protocol):
-    """The connection that a request came by."""
+    """The connection of a request."""
 
     principal: str
-    """Who has authenticated; ANONYMOUS if nobody had to."""
+    """The authenticated principal; ANONYMOUS without authentication."""
     peer: str
     """The client's address, without its port."""
     is_open: bool
     sasl: SaslSession | None
-    """How far the client has come in authenticating; None where it does not have to by SASL."""
+    """The SASL session of the connection, None if the listener does not use SASL."""
     learned: LearnedRequest | None
-    """Sees each request before it is decoded: a handler sets this for requests like the present one."""
+    """Set by a handler to answer later requests with similar bytes before they are decoded."""
 
     def when_closed(self, call: Callable[[], object]) -> None:
-        """Have `call` called in the loop's thread once the connection has ended."""
+        """Register a call, made in the loop's thread when the connection has ended."""
 
     def close(self) -> None:
         """Close the connection without an answer."""
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
-        """Send the response to the request that is under way; None: there is none."""
+        """Send the response to the current request; None: it has no response (acks=0)."""
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
-        """Send the response to the request that is under way, as `write_response` returns it, or its rest
-        after `sent` bytes that the socket has taken.
+        """Send an encoded response to the current request, as `write_response` returns it. After `sent` bytes
+        that the socket has taken already, `out` and `slices` are the unsent part.
         """
 
     def answered(self, size: int) -> None:
-        """Note that the socket has the response to the request that is under way, of `size` bytes."""
+        """End the current request, whose response of `size` bytes the socket has taken."""
 
     def row(self, api: Api) -> ApiCounts:
-        """Return where requests of an API are counted."""
+        """Return the counts of an API's requests."""
 
     def mute(self, milliseconds: int) -> None:
-        """Read no more requests until so long from now, nor before the present one is answered."""
+        """Read the next request after so many ms at the earliest, and after the current answer."""
 
     def send_last(self, data: bytearray) -> None:
-        """Send these bytes instead of an answer, as far as the kernel takes them at once, and close the
-        connection behind them.
+        """Send these bytes instead of an answer, as far as the kernel takes them at once, then close the
+        connection.
         """
 
 
 @dataclass(eq=False)
 class Request:
-    """One request. `body` is of the class `structs(f"{api.message}Request")`; memoryviews in it are of the
-    connection's buffer, and good until the request is answered.
+    """A decoded request. `body` is a `structs(f"{api.message}Request")`; its memoryviews are of the
+    connection's buffer, and valid until the request is answered.
 
-    `answer` takes the response's body, or None where there is none (acks=0), in the loop's thread, once; a
-    connection that has ended meanwhile swallows it.
+    `answer` takes the response's body, or None for no response (acks=0), once and in the loop's thread; it
+    does nothing if the connection has ended.
 
-    `frame` is the request as it came, without its size, from which a handler may learn, and `body_at` is the
-    position of the body in it; None if each request has to come to its handler.
+    `frame` is the encoded request without its size, from which a handler may learn; None if learning is not
+    allowed. `body_at` is the position of the body in it.
     """
 
     api: Api
@@ -123,6 +125,6 @@ class Request:
 
 
 Handler = Callable[[Any, Request], Any]
-"""Called with the node and a request, in the loop's thread, which must not be held up. Returns the response's
-body, None where there is no response, or LATER.
+"""A handler: (node, request) -> response's body, None for no response, or LATER. It is called in the loop's
+thread, and must not block.
 """

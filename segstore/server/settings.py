@@ -1,4 +1,4 @@
-"""`ServerConfig`: the settings of a server, by the names of a Kafka broker's. Threads: any; immutable."""
+"""`ServerConfig`: the settings of a server, with a Kafka broker's names. Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .security.settings import SecurityConfig
 
 
 def _networks(value: object) -> tuple[str, ...]:
-    """Read `standby_addresses`: one text, or several."""
+    """Parse `standby_addresses`: a comma-separated text, or a list of texts."""
     from ipaddress import ip_network
 
     texts = value.split(",") if isinstance(value, str) else value
@@ -27,7 +27,7 @@ def _networks(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(SecurityConfig):
-    """Settings of one server; in Kafka a broker's."""
+    """The settings of one server, which are broker settings in Kafka."""
 
     auto_create_topics_enable: bool = switch(
         True, "whether a client that asks for a topic's metadata, and allows it, creates the topic"
@@ -100,15 +100,15 @@ class ServerConfig(SecurityConfig):
     )
 
     def conflict(self) -> str | None:
-        """Return a message where the settings contradict each other."""
+        """Return a message if settings contradict each other, else None."""
         if self.lease_renew_deadline_ms <= self.lease_interval_ms:
             return "lease.renew.deadline.ms must be above lease.interval.ms"
         return super().conflict()
 
 
 def parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a store, by Kafka's names, and of its server; both are given with underscores
-    for dots. What both have goes to both. Raises ConfigError for a name that neither has.
+    """Split settings, named with underscores for dots, into (store settings by Kafka's names, server
+    settings). A name that both have goes to both. Raises ConfigError for an unknown name.
     """
     store_names = {row.name.replace(".", "_"): row.name for row in StoreConfig.describe()}
     server_names = {row.name for row in ServerConfig.describe()}

@@ -1,8 +1,8 @@
-"""What clients are told of a store's topics and partitions: names, ids, leaders.
+"""Topics and partitions of a store as clients see them: names, ids, leaders.
 
-A server is one node, whatever the store: a partition has one replica on the wire, on this node. Where a
-replicated store has several, these are directories behind the node, of which clients see nothing but whether
-one leads. Threads: any.
+A server is one node for any store: on the wire a partition has one replica, on this node. The replicas of a
+replicated store are directories, which clients don't see; they see only whether the partition has a leader.
+Threads: any.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Key = tuple[str, int]
 
 
 class PartitionLeader(NamedTuple):
-    """Who leads a partition: a node's id, -1 for nobody; the leader epoch, -1 where it is not known."""
+    """The leader of a partition: its node id, -1 for no leader; its leader epoch, -1 if unknown."""
 
     leader_id: int
     leader_epoch: int
@@ -43,7 +43,7 @@ def shown(store: Store) -> dict[str, TopicInfo]:
 
 
 def check_replicas(nodes: Sequence[int]) -> None:
-    """Raise InvalidReplicaAssignmentError unless a partition's replicas are to be on the one node."""
+    """Raise InvalidReplicaAssignmentError unless the assigned replicas are exactly the one node."""
     if list(nodes) != [NODE_ID]:
         raise InvalidReplicaAssignmentError(
             f"replicas on nodes {list(nodes)}: there is one node, so it must be [{NODE_ID}]"
@@ -51,23 +51,23 @@ def check_replicas(nodes: Sequence[int]) -> None:
 
 
 def id_of(info: TopicInfo) -> bytes:
-    """Return a topic's id as the wire has it; a broker's topic of before topic ids has the zero id."""
+    """Return a topic's id as 16 bytes, the zero id for a topic from before topic ids."""
     return names.topic_id_bytes(info.topic_id) if info.topic_id else NO_ID
 
 
 def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | None:
-    """Return the topic that has this id."""
+    """Return the topic with this id, None without one."""
     text = names.topic_id_of(topic_id)
     return next((info for info in topics.values() if text and info.topic_id == text), None)
 
 
 class Leaders:
-    """The leaders of a store's partitions, as they are when this is made.
+    """The leaders of a store's partitions, for one answer.
 
-    No log is opened to find out: of one that is closed the epoch is told under which it was last open. A
-    broker's log that was never open here, and each log of a store that is open for reading, has none that is
-    known (-1), which Kafka's clients take. `failed` has the partitions whose logs could not be opened. One
-    answer has a `Leaders` of its own: epochs that `closed` has read are not read again by `of`.
+    No log is opened to find an epoch: a closed log has the epoch of its last opening. The epoch is unknown
+    (-1, which Kafka's clients accept) for a broker's log that was never opened here, and for all logs of a
+    store that is open for reading. `failed` are partitions whose logs could not be opened; they have no
+    leader. `of` reuses the epochs that `closed` has read, so each answer needs its own object.
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
@@ -75,12 +75,13 @@ class Leaders:
         self._replicated = replicated(store)
         self._writer = side if isinstance(side, StoreWriter) else None
         self._open: dict[str, tuple[Sequence[int], list[int]]] = {}
-        """Partitions, and their epochs, of topics whose logs `closed` has found open, all of them."""
+        """Topic -> (partitions, epochs), for topics whose logs were all open when `closed` read them."""
 
     def closed(self, topics: Iterable[TopicInfo]) -> list[_Key]:
-        """Return the partitions of topics whose logs have to be opened before their epochs are known for
-        sure: none of a replicated store, which knows them all the same, nor of one that is open for reading,
-        which never does.
+        """Return the partitions of topics whose logs must be opened to know their current epochs.
+
+        A replicated store knows its epochs without open logs, and a store that is open for reading never
+        knows them: both have no such partitions.
         """
         found = list[_Key]()
         if self._writer is None:
@@ -95,7 +96,7 @@ class Leaders:
         return found
 
     def of(self, topic: str, numbers: Sequence[int]) -> list[PartitionLeader]:
-        """Return who leads each of these partitions; a topic that was deleted meanwhile has no leaders."""
+        """Return the leader of each partition; the partitions of a deleted topic have none."""
         try:
             led = self._of(topic, numbers)
         except SegstoreError:
@@ -115,7 +116,7 @@ class Leaders:
         if known is not numbers:
             epochs = self._writer.leader_epochs(topic, numbers)
         first = epochs[0] if epochs else _UNKNOWN_EPOCH
-        if epochs.count(first) == len(epochs):  # as of a topic whose partitions were opened as often
+        if epochs.count(first) == len(epochs):  # usually all partitions have the same epoch
             return [_led(first)] * len(epochs)
         return list(map(_led, epochs))
 
@@ -126,7 +127,7 @@ def _led(epoch: int) -> PartitionLeader:
 
 
 def open_logs(store: Store, keys: Iterable[_Key]) -> set[_Key]:
-    """Open these logs, which may take long; returns those that can't be opened."""
+    """Open these partitions' logs, which may take long; return the partitions that can't be opened."""
     failed = set()
     for topic, partition in keys:
         try:

@@ -111,9 +111,9 @@ def test_an_error_is_told_again_and_again_and_its_end_too(node: Node) -> None:
 def test_a_diverging_epoch_is_told() -> None:
     wanted = Wanted("t", bytes(16), _Request.FetchPartition())
     same = {"high_watermark": 4, "log_start_offset": 0, "records": b""}
-    assert [wanted.tell(_Response.PartitionData(**same)) for _ in range(2)] == [True, False]
+    assert [wanted.note_answer(_Response.PartitionData(**same)) for _ in range(2)] == [True, False]
     diverging = _Response.EpochEndOffset(epoch=3, end_offset=7)
-    assert wanted.tell(_Response.PartitionData(**same, diverging_epoch=diverging))
+    assert wanted.note_answer(_Response.PartitionData(**same, diverging_epoch=diverging))
 
 
 def test_partitions_with_records_go_to_the_end(node: Node) -> None:

@@ -44,20 +44,20 @@ def test_a_peer_is_told_once_a_minute_with_how_many_were_left_out(
 ) -> None:
     made = Notices(None, clock)
     for _ in range(3):
-        made.tell("request", "a", "wrong: %s", "a")
-    made.tell("SASL", "a", "no password")
-    made.tell("request", "b", "wrong: %s", "b", level=logging.ERROR)
+        made.log("request", "a", "wrong: %s", "a")
+    made.log("SASL", "a", "no password")
+    made.log("request", "b", "wrong: %s", "b", level=logging.ERROR)
     assert lines(caplog) == ["wrong: a", "no password", "wrong: b"]
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR"]
     caplog.clear()
     clock.now += QUIET - 0.001
-    made.tell("request", "a", "wrong: %s", "a")
+    made.log("request", "a", "wrong: %s", "a")
     assert lines(caplog) == []
     clock.now += 0.001
     for _ in range(2):
-        made.tell("request", "a", "wrong: %s", "a")
+        made.log("request", "a", "wrong: %s", "a")
     clock.now += QUIET
-    made.tell("request", "a", "wrong: %s", "a")
+    made.log("request", "a", "wrong: %s", "a")
     assert lines(caplog) == [
         "wrong: a (3 more since the last such line)",
         "wrong: a (1 more since the last such line)",
@@ -68,23 +68,23 @@ def test_each_user_of_a_peer_has_a_line_up_to_a_bound(clock: Clock, caplog: pyte
     made = Notices(None, clock)
     for _ in range(2):
         for user in ("alice", "bob"):
-            made.tell("SASL", "a", "wrong: %s", user, user=user)
-    made.tell("SASL", "b", "wrong: %s", "alice of b", user="alice")
+            made.log("SASL", "a", "wrong: %s", user, user=user)
+    made.log("SASL", "b", "wrong: %s", "alice of b", user="alice")
     assert lines(caplog) == ["wrong: alice", "wrong: bob", "wrong: alice of b"]
     caplog.clear()
     for i in range(2, 1000):
-        made.tell("SASL", "a", "wrong: %s", i, user=f"{'u' * 99}{i:c}")
+        made.log("SASL", "a", "wrong: %s", i, user=f"{'u' * 99}{i:c}")
     assert lines(caplog) == [f"wrong: {i}" for i in range(2, MOST_USERS + 1)]  # the last one is its others'
     assert len(made._known) == MOST_USERS + 2
     caplog.clear()
     clock.now += QUIET
-    made.tell("SASL", "a", "wrong: %s", "carol", user="carol")
+    made.log("SASL", "a", "wrong: %s", "carol", user="carol")
     assert (lines(caplog), len(made._known)) == (["wrong: carol"], 1)
 
 
 def test_a_long_name_is_not_kept_in_whole(clock: Clock) -> None:
     made = Notices(None, clock)
-    made.tell("SASL", "a", "wrong", user="u" * 1_000_000)
+    made.log("SASL", "a", "wrong", user="u" * 1_000_000)
     assert max(len(each) for key in made._known for each in key) == LONGEST
 
 
@@ -94,12 +94,12 @@ def test_many_peers_do_not_fill_the_memory_nor_the_log(
     monkeypatch.setattr(notices, "MOST", 10)
     made = Notices(None, clock)
     for i in range(100):
-        made.tell("request", f"10.0.0.{i}", "wrong: %s", i)
+        made.log("request", f"10.0.0.{i}", "wrong: %s", i)
     assert lines(caplog) == [f"wrong: {i}" for i in range(11)]  # the last one is that of all others
     assert len(made._known) == 11
     caplog.clear()
     clock.now += QUIET
-    made.tell("request", "10.0.1.1", "wrong: %s", "x")
+    made.log("request", "10.0.1.1", "wrong: %s", "x")
     assert lines(caplog) == ["wrong: x"]
     assert len(made._known) == 1
 

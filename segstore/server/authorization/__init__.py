@@ -1,3 +1,3 @@
-"""What each API asks of the authorizer, before its handler does anything (Kafka: KafkaApis, ControllerApis,
+"""Authorization of requests, for each API, before the handler is called (Kafka: KafkaApis, ControllerApis,
 AclApis).
 """

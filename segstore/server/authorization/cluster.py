@@ -1,4 +1,4 @@
-"""Judges of what is about the cluster as a whole, and of how a client says who it is."""
+"""Authorization of APIs of the whole cluster. The APIs of authentication are allowed to everybody."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MESSAGE = "Cluster authorization failed."
 
 
 def cluster_operations(caller: Caller) -> int:
-    """Return the bits of what the caller may do with the cluster: none unless it may describe it
+    """Return the caller's operations on the cluster as bits, 0 without DESCRIBE
     (KafkaApis.handleDescribeCluster).
     """
     return caller.operations(_CLUSTER) if caller.may(_O.DESCRIBE, _CLUSTER) else 0
 
 
 def _describe_cluster(caller: Caller, _request: Request) -> Verdict:
-    """Everybody may ask for the nodes."""
+    """Allow DescribeCluster to everybody; the answer has the caller's authorized operations."""
 
     def mend(answer: Any) -> Any:
         if answer.cluster_authorized_operations != NOT_ASKED:

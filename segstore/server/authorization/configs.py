@@ -1,4 +1,4 @@
-"""Judges of settings: those of a topic are the topic's, those of the broker are the cluster's."""
+"""Authorization of settings, by rights on the topic or group, or for the broker on the cluster."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .judge import DENIED, Caller, Judge, Verdict, both, part
 
 _O = AclOperation
 _KINDS = {2: ResourceType.TOPIC, 4: ResourceType.CLUSTER, 8: ResourceType.CLUSTER, 32: ResourceType.GROUP}
-"""What the types of resources with settings belong to (org.apache.kafka.common.config.ConfigResource: topic,
-broker, broker's loggers, group).
+"""Type of a resource with settings (org.apache.kafka.common.config.ConfigResource: topic, broker, broker's
+loggers, group) -> type of the resource whose rights are checked.
 """
 
 
-def _judge(operation: AclOperation, told: str) -> Judge:
+def _judge(operation: AclOperation, answer_field: str) -> Judge:
     def of(resource: ResourceType) -> Judge:
         def judge(caller: Caller, request: Request) -> Verdict:
             def denied(each: Any) -> bool:
-                # A type that nobody knows is the handler's to refuse, for those who may ask the cluster.
+                # An unknown type is checked on the cluster; if that is allowed, the handler refuses it.
                 if _KINDS.get(each.resource_type, ResourceType.CLUSTER) is not resource:
                     return False
                 name = CLUSTER_NAME if resource is ResourceType.CLUSTER else each.resource_name
                 return not caller.may(operation, resource, name)
 
-            return part(request, "resources", told, denied, DENIED[resource])
+            return part(request, "resources", answer_field, denied, DENIED[resource])
 
         return judge
 

@@ -1,4 +1,4 @@
-"""Judges of groups and their committed offsets."""
+"""Authorization of the APIs of groups and their committed offsets."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _O, _GROUP, _TOPIC = AclOperation, ResourceType.GROUP, ResourceType.TOPIC
 _member = whole(_O.READ, _GROUP, of("group_id"))
 _MANY_GROUPS, _FETCHES_BY_ID = 8, 10
 _KEYS = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
-"""What the keys of FindCoordinator are by their types."""
+"""Key type of FindCoordinator -> resource type of the keys."""
 _SHARE = 2
-"""The type of share partitions, whose coordinator brokers look for."""
+"""The key type of share partitions, which only brokers look up."""
 _BATCHED = 4
 _TOPICS_DENIED = "The group has described topic(s) that the client is not authorized to describe."
 
@@ -67,7 +67,7 @@ def _describe_groups(caller: Caller, request: Request) -> Verdict:
 
 
 def _list_groups(caller: Caller, _request: Request) -> Verdict:
-    """Who may describe the cluster sees all groups."""
+    """Leave out groups that the caller may not describe, unless it may describe the cluster."""
     if caller.may(_O.DESCRIBE, ResourceType.CLUSTER):
         return None
 
@@ -106,7 +106,7 @@ def _offset_fetch(caller: Caller, request: Request) -> Verdict:
 
 
 def _stripped(caller: Caller, request: Request, group: Any, refused: dict[str, list[Any]]) -> Any:
-    """Return a group without the topics that its caller may not describe, whose errors go to `refused`."""
+    """Return a group without the topics that the caller may not describe; add their errors to `refused`."""
     topics = group.topics or []
     name = by_id if request.version >= _FETCHES_BY_ID else named("name")
     allowed = [_may_describe(caller, name(caller, each)) for each in topics]
@@ -118,8 +118,8 @@ def _stripped(caller: Caller, request: Request, group: Any, refused: dict[str, l
     body = copy.copy(request.body)
     body.groups = [theirs]
     answer: Any = denial(copied(request, body), DENIED[_TOPIC])
-    (told,) = answer.groups
-    refused.setdefault(group.group_id, []).extend(_without_offsets(told.topics))
+    (denied,) = answer.groups
+    refused.setdefault(group.group_id, []).extend(_without_offsets(denied.topics))
     return others
 
 
@@ -142,7 +142,7 @@ def _offsets_of_one(caller: Caller, request: Request) -> Verdict:
 
 
 def _describable(caller: Caller, topics: list[Any]) -> list[Any]:
-    """Of all offsets of a group only those of some topics are told; one without a name has an unknown id."""
+    """Return the topics that the caller may describe; an error for an unknown id, without a name, stays."""
     return [each for each in topics if not each.name or caller.may(_O.DESCRIBE, _TOPIC, each.name)]
 
 
@@ -168,12 +168,12 @@ def _heartbeat(caller: Caller, request: Request) -> Verdict:
 
 
 def _describe_modern(caller: Caller, request: Request) -> Verdict:
-    """A group is told only to who may describe all topics that are assigned in it."""
+    """Describe a group only if the caller may describe all topics of its assignments."""
     verdict = parts(_O.DESCRIBE, _GROUP, "group_ids", "groups", itself)(caller, request)
     asked = request.body.include_authorized_operations
 
     def mend(answer: Any) -> Any:
-        answer.groups = [_told(caller, each) for each in answer.groups]
+        answer.groups = [_visible(caller, each) for each in answer.groups]
         if verdict is not None:
             answer = verdict(answer)
         for each in answer.groups:
@@ -184,7 +184,7 @@ def _describe_modern(caller: Caller, request: Request) -> Verdict:
     return mend
 
 
-def _told(caller: Caller, group: Any) -> Any:
+def _visible(caller: Caller, group: Any) -> Any:
     names = {
         each.topic_name
         for member in group.members

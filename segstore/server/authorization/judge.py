@@ -1,8 +1,8 @@
-"""What a judge is, and the two kinds that most APIs need. A judge looks at a request: it answers in place of
-the handler, or takes out of the request what its client may not do and puts errors for that into the answer
-later, or both leave alone.
+"""Judges: functions that authorize requests, and the two kinds that most APIs need.
 
-Threads: the loop's; what mends an answer may be called in the loop's thread later.
+A judge either allows a request, or answers it in place of the handler, or removes the denied items from the
+request; then a `Mend` adds their errors to the handler's answer. Threads: the loop's; a `Mend` may be called
+later.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ MESSAGES = {
 
 
 def denial(request: Request, code: Code) -> Any:
-    """Return the answer that denies all that a request asks for."""
+    """Return an answer with the error code for every item of a request."""
     return error_answer(request, code, MESSAGES.get(code))
 
 
 class Caller(NamedTuple):
-    """Who asks. `node` is what is asked."""
+    """The principal of a request, with the node and the authorizer."""
 
     node: Node
     authorizer: Authorizer
     principal: str
 
     def may(self, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME) -> bool:
-        """Return whether the caller may do something with a resource."""
+        """Return whether the caller is allowed an operation on a resource."""
         return self.authorizer.allows(self.principal, operation, resource, name)
 
     def operations(self, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Return all that the caller may do with a resource, as bits."""
+        """Return the operations that the caller is allowed on a resource, as bits."""
         return self.authorizer.operations(self.principal, resource, name)
 
 
 Mend = Callable[[Any], Any]
-"""Returns what becomes of the handler's answer, which is None where there is none."""
+"""Changes the handler's answer, which is None for a request without an answer; returns the new one."""
 Verdict = Any
-"""A structure is the answer, and the handler is not called; a Mend is called with the handler's answer; None
-leaves all as it is.
+"""A struct is the answer, in place of the handler's; a Mend is applied to the handler's answer; None allows
+the request.
 """
 Judge = Callable[[Caller, Request], Verdict]
 Name = Callable[[Caller, Any], "str | None"]
-"""Gives the name of an element's resource; None leaves the element to the handler."""
+"""(caller, item of a request) -> name of the item's resource, None to skip the item's check."""
 
 
 def free(_caller: Caller, _request: Request) -> Verdict:
-    """Let everybody ask."""
+    """Allow a request to everybody."""
     return None
 
 
 def whole(
     operation: AclOperation, resource: ResourceType, name: Callable[[Any], str] = lambda body: CLUSTER_NAME
 ) -> Judge:
-    """Return the judge of requests that are about one resource, whose name is in the request's body."""
+    """Return a judge of requests about one resource; `name` returns its name from the request's body."""
 
     def judge(caller: Caller, request: Request) -> Verdict:
         if caller.may(operation, resource, name(request.body)):
@@ -87,11 +87,10 @@ def whole(
 
 
 def parts(
-    operation: AclOperation, resource: ResourceType, asked: str, told: str, name: Name
+    operation: AclOperation, resource: ResourceType, request_field: str, answer_field: str, name: Name
 ) -> Callable[[Caller, Request], Mend | None]:
-    """Return the judge of requests with a list of resources, the field `asked`: those that are denied get an
-    error in the field `told` of the answer. `name` gives the name of an element's resource; None leaves it to
-    the handler.
+    """Return a judge of requests with a list of items, `request_field`. Denied items get an error in the
+    list `answer_field` of the answer. `name` returns the name of an item's resource.
     """
 
     def judge(caller: Caller, request: Request) -> Mend | None:
@@ -99,40 +98,42 @@ def parts(
             found = name(caller, each)
             return found is not None and not caller.may(operation, resource, found)
 
-        return part(request, asked, told, denied, DENIED[resource])
+        return part(request, request_field, answer_field, denied, DENIED[resource])
 
     return judge
 
 
-def part(request: Request, asked: str, told: str, denied: Callable[[Any], bool], code: Code) -> Mend | None:
-    """Take elements out of a request; what is returned puts their errors into its answer."""
-    wanted = getattr(request.body, asked) or []
+def part(
+    request: Request, request_field: str, answer_field: str, denied: Callable[[Any], bool], code: Code
+) -> Mend | None:
+    """Remove denied items from a request; return a `Mend` that adds their errors, None if all are allowed."""
+    wanted = getattr(request.body, request_field) or []
     out = [each for each in wanted if denied(each)]
     if not out:
         return None
     body = copy.copy(request.body)
-    setattr(body, asked, out)
-    refused = getattr(denial(copied(request, body), code), told)
+    setattr(body, request_field, out)
+    refused = getattr(denial(copied(request, body), code), answer_field)
     request.body = copy.copy(request.body)
-    setattr(request.body, asked, [each for each in wanted if not denied(each)])
+    setattr(request.body, request_field, [each for each in wanted if not denied(each)])
 
     def mend(answer: Any) -> Any:
         if answer is not None:
-            setattr(answer, told, [*getattr(answer, told), *refused])
+            setattr(answer, answer_field, [*getattr(answer, answer_field), *refused])
         return answer
 
     return mend
 
 
 def copied(request: Request, body: Any) -> Request:
-    """Return a request like another, with another body."""
+    """Return a copy of a request with another body."""
     made = copy.copy(request)
     made.body = body
     return made
 
 
 def both(*judges: Judge) -> Judge:
-    """Return the judge that asks several, in order; the first answer counts."""
+    """Return a judge that asks several judges in order, until one answers; all their mends are applied."""
 
     def judge(caller: Caller, request: Request) -> Verdict:
         mends: list[Mend] = []
@@ -157,26 +158,26 @@ def _one_after_another(mends: list[Mend]) -> Mend:
 
 
 def of(field: str) -> Callable[[Any], str]:
-    """Return what gives a field of a request's body, "" where it is null."""
+    """Return a function that reads a field of a request's body, "" for null."""
     return lambda body: getattr(body, field) or ""
 
 
 def named(field: str) -> Callable[[Caller, Any], str | None]:
-    """Return what gives the name of an element, which is a field of it."""
+    """Return a `Name` that reads the name from a field of the item."""
     return lambda caller, each: getattr(each, field)
 
 
 def by_id(caller: Caller, topic: Any) -> str | None:
-    """Return the name of the topic that has an id; the handler knows what to say where there is none."""
+    """Return the name of a topic item with an id, None for an unknown id, which the handler refuses."""
     return caller.node.part(Logs).name_of(topic.topic_id)
 
 
 def by_id_since(version: int, judge: Callable[[Name], Judge]) -> Judge:
-    """Return the judge of requests that have topics by their names, and from a version on by their ids."""
+    """Return a judge of requests that have topics by name, and by id since a version."""
     of_names, of_ids = judge(named("name")), judge(by_id)
     return lambda caller, request: (of_ids if request.version >= version else of_names)(caller, request)
 
 
 def itself(_caller: Caller, each: Any) -> str | None:
-    """Return the name of an element that is its name."""
+    """Return an item that is itself the name."""
     return str(each)

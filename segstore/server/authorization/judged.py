@@ -1,4 +1,4 @@
-"""Handlers whose requests are judged first. Threads: the loop's."""
+"""Wraps handlers with the authorization of their requests. Threads: the loop's."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .judge import Caller, Mend
 
 
 def judged(handlers: Mapping[Api, Handler]) -> dict[Api, Handler]:
-    """Return handlers that answer only what the node's authorizer allows; without one they are as before."""
+    """Return handlers that answer only requests that the node's authorizer allows, if the node has one."""
     return {api: partial(_handle, handler) for api, handler in handlers.items()}
 
 
 def _handle(handler: Handler, node: Node, request: Request) -> Any:
     if node.authorizer is None:
         return handler(node, request)
-    from .judges import JUDGES  # which needs the code of groups: a server without an authorizer does not
+    from .judges import JUDGES  # imported here: it imports the code of groups
 
     judge = JUDGES.get(request.api)
     if judge is None:

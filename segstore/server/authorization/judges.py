@@ -1,5 +1,6 @@
-"""`JUDGES` has a judge for every API: one without is refused where there is an authorizer. Threads: the
-loop's.
+"""`JUDGES`: the judge of each API. An API without a judge is refused if the server has an authorizer.
+
+Threads: the loop's.
 """
 
 from __future__ import annotations

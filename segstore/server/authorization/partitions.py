@@ -1,4 +1,4 @@
-"""Judges of records and offsets in partitions of topics."""
+"""Authorization of APIs that read and write partitions: records, offsets, producer ids."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NO_OFFSET = -1
 
 
 def _produce(caller: Caller, request: Request) -> Verdict:
-    """A transaction's id is judged first. Where the client wants no answer, its connection ends."""
+    """Check the transactional id, then the topics; with acks=0 a denial closes the connection."""
     body = request.body
     if body.transactional_id is not None and not caller.may(_O.WRITE, _TRANSACTION, body.transactional_id):
-        return _untold(request, denial(request, DENIED[_TRANSACTION]))
+        return _denied(request, denial(request, DENIED[_TRANSACTION]))
     name = by_id if request.version >= _IDS_SINCE else named("name")
     verdict = parts(_O.WRITE, _TOPIC, "topic_data", "responses", name)(caller, request)
     if verdict is None:
@@ -43,15 +43,15 @@ def _without_offsets(answer: Any) -> Any:
     return answer
 
 
-def _untold(request: Request, answer: Any) -> Any:
-    """Return the answer, without which a client that wants none is left: its connection ends."""
+def _denied(request: Request, answer: Any) -> Any:
+    """Return the denial; close the connection of a client without an answer (acks=0)."""
     if not request.body.acks:
         request.channel.close()
     return _without_offsets(answer)
 
 
 def _init_producer_id(caller: Caller, request: Request) -> Verdict:
-    """An idempotent producer may have an id if it may write anywhere (KIP-679)."""
+    """Check the transactional id; without one any WRITE right on a topic is enough (KIP-679)."""
     transactional_id = request.body.transactional_id
     if transactional_id is not None:
         if caller.may(_O.WRITE, _TRANSACTION, transactional_id):
@@ -84,7 +84,7 @@ def _delete_records(caller: Caller, request: Request) -> Verdict:
 
 JUDGES: dict[Api, Judge] = {
     Api.PRODUCE: _produce,
-    # Partitions of a session are not in its requests: `fetching.reading` judges each one when it reads.
+    # A session's requests don't name its partitions: `fetching.reading` checks each partition that it reads.
     Api.FETCH: free,
     Api.LIST_OFFSETS: parts(_O.DESCRIBE, _TOPIC, "topics", "topics", named("name")),
     Api.OFFSET_FOR_LEADER_EPOCH: parts(_O.DESCRIBE, _TOPIC, "topics", "topics", named("topic")),

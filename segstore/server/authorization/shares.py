@@ -1,4 +1,4 @@
-"""Judges of share groups: their records, acknowledgements, offsets and durable states (KIP-932)."""
+"""Authorization of the APIs of share groups: records, offsets and durable states (KIP-932)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _O, _GROUP, _TOPIC, _CLUSTER = AclOperation, ResourceType.GROUP, ResourceType.TO
 
 
 def _of_group(operation: AclOperation) -> Judge:
-    """Return the judge of requests that are about one group, whose answers have its error at their top."""
+    """Return a judge of requests about one group, whose answers have a top-level error."""
 
     def judge(caller: Caller, request: Request) -> Verdict:
         group = request.body.group_id
-        if not group or caller.may(operation, _GROUP, group):  # a group without a name is the handler's
+        if not group or caller.may(operation, _GROUP, group):  # the handler refuses an empty group id
             return None
         code = DENIED[_GROUP]
         return structs(f"{request.api.message}Response")(error_code=code, error_message=MESSAGES[code])
@@ -29,12 +29,12 @@ def _of_group(operation: AclOperation) -> Judge:
 
 
 def _topics(operation: AclOperation) -> Judge:
-    """Return the judge of the topics of a group, of which each has an error of its own."""
+    """Return a judge of requests with topics of a group, which answers an error for each denied topic."""
     return parts(operation, _TOPIC, "topics", "responses", named("topic_name"))
 
 
 def _describe_offsets(caller: Caller, request: Request) -> Verdict:
-    """A group is told only of topics that the client may describe; of those that it names it gets errors."""
+    """Leave out topics that the client may not describe; topics that it names get an error instead."""
     names = {each.group_id: _names(each) for each in request.body.groups}
     denied = part(
         request,
@@ -46,8 +46,8 @@ def _describe_offsets(caller: Caller, request: Request) -> Verdict:
 
     def mend(answer: Any) -> Any:
         for group in answer.groups:
-            told = [_told(caller, each, names[group.group_id]) for each in group.topics]
-            group.topics = [each for each in told if each is not None]
+            topics = [_visible(caller, each, names[group.group_id]) for each in group.topics]
+            group.topics = [each for each in topics if each is not None]
         if denied is not None:
             answer = denied(answer)
             for group in answer.groups:
@@ -61,7 +61,7 @@ def _names(group: Any) -> frozenset[str]:
     return frozenset(each.topic_name for each in group.topics or ())
 
 
-def _told(caller: Caller, topic: Any, names: frozenset[str]) -> Any:
+def _visible(caller: Caller, topic: Any, names: frozenset[str]) -> Any:
     if caller.may(_O.DESCRIBE, _TOPIC, topic.topic_name):
         return topic
     if topic.topic_name not in names:
@@ -80,7 +80,7 @@ def _told(caller: Caller, topic: Any, names: frozenset[str]) -> Any:
 
 
 JUDGES: dict[Api, Judge] = {
-    # Partitions of a session are not in its requests: the handlers judge the topics of each request.
+    # A session's requests don't name its partitions: the handlers check the topics of each request.
     Api.SHARE_FETCH: _of_group(_O.READ),
     Api.SHARE_ACKNOWLEDGE: _of_group(_O.READ),
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_offsets,

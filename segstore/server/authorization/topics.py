@@ -1,4 +1,4 @@
-"""Judges of topics: what they are, and their making and unmaking."""
+"""Authorization of APIs that describe, create and delete topics."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _IDS_SINCE = 12
 
 
 def _metadata(caller: Caller, request: Request) -> Verdict:
-    """A topic that the caller may not describe is an error by name, unknown by id, and missing of all
-    (KafkaApis.handleTopicMetadataRequest).
+    """Hide topics that the caller may not describe (KafkaApis.handleTopicMetadataRequest).
+
+    Such a topic is answered with TOPIC_AUTHORIZATION_FAILED by name, and as unknown by id; an answer for all
+    topics leaves it out.
     """
     body, version = request.body, request.version
     everything = body.topics is None or (version == 0 and not body.topics)
@@ -38,8 +40,8 @@ def _metadata(caller: Caller, request: Request) -> Verdict:
     refused = [_refused(each, version) for each in denied]
     if not everything:
         refused += _uncreatable(caller, request, denied)
-        _leave(request, denied)
-        if version == 0 and not request.body.topics:  # an empty list would be all topics
+        _remove(request, denied)
+        if version == 0 and not request.body.topics:  # the handler would answer all topics for an empty list
             request.body.topics = None
             return _nothing(caller, refused)
 
@@ -68,9 +70,7 @@ def _refused(topic: Any, version: int) -> Any:
 
 
 def _uncreatable(caller: Caller, request: Request, denied: list[Any]) -> list[Any]:
-    """Return the errors of topics that the request would make, and its caller may not; adds these to
-    `denied`.
-    """
+    """Return errors of missing topics that the caller may not create; add these topics to `denied`."""
     body, node = request.body, caller.node
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return []
@@ -89,8 +89,8 @@ def _uncreatable(caller: Caller, request: Request, denied: list[Any]) -> list[An
     return [_refused(each, request.version) for each in theirs]
 
 
-def _leave(request: Request, denied: list[Any]) -> None:
-    """Leave the request's other topics in it."""
+def _remove(request: Request, denied: list[Any]) -> None:
+    """Remove the denied topics from the request."""
     if denied:
         out = set(map(id, denied))
         request.body = copy.copy(request.body)
@@ -118,11 +118,10 @@ def _with_operations(caller: Caller, answer: Any) -> Any:
 
 
 def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
-    """As Metadata; where nothing is left of the topics that were named, there is nothing to ask, since an
-    empty list would be all topics.
-    """
+    """Hide topics that the caller may not describe; a denied topic that is named gets an error."""
+    # The handler is not called with an empty list of topics, which would mean all topics.
     body = request.body
-    if not body.topics:  # the handler's pages must not be of topics that are left out
+    if not body.topics:  # the request then names all visible topics, so that pages have no gaps
         known = sorted(shown(caller.node.store))
         kind = structs("DescribeTopicPartitionsRequest").TopicRequest
         request.body = copy.copy(body)
@@ -131,7 +130,7 @@ def _describe_topic_partitions(caller: Caller, request: Request) -> Verdict:
     denied = [each for each in body.topics if not caller.may(_O.DESCRIBE, _TOPIC, each.name)]
     kind = _Described.DescribeTopicPartitionsResponseTopic
     refused = [kind(error_code=DENIED[_TOPIC], name=each.name) for each in denied]
-    _leave(request, denied)
+    _remove(request, denied)
     return _described(caller, refused) if request.body.topics else _Described(topics=refused)
 
 
@@ -145,11 +144,11 @@ def _described(caller: Caller, refused: list[Any]) -> Verdict:
     return mend
 
 
-# --- making and unmaking -----------------------------------------------------------------------
+# --- creating and deleting ---------------------------------------------------------------------
 
 
 def _create_topics(caller: Caller, request: Request) -> Verdict:
-    """Who may create in the cluster may create any topic. Settings are told to who may describe them."""
+    """Check CREATE on the cluster or on each topic; settings are answered only with DESCRIBE_CONFIGS."""
     verdict = None
     if not caller.may(_O.CREATE, _CLUSTER):
         verdict = part(
@@ -172,7 +171,7 @@ def _create_topics(caller: Caller, request: Request) -> Verdict:
 
 
 def _delete_topics(caller: Caller, request: Request) -> Verdict:
-    """The name behind an id is told only to who may describe the topic (ControllerApis.deleteTopics)."""
+    """Refuse denied topics; an id's name is answered only with DESCRIBE (ControllerApis.deleteTopics)."""
     names, refused = caller.node.part(Logs), []
     kind = _Deleted.DeletableTopicResult
     body = request.body
@@ -184,8 +183,10 @@ def _delete_topics(caller: Caller, request: Request) -> Verdict:
         if name is None or caller.may(_O.DELETE, _TOPIC, name):
             others.append(each)
             continue
-        told = each.topic_id == NO_ID or caller.may(_O.DESCRIBE, _TOPIC, name)
-        refused.append(kind(name=name if told else None, topic_id=each.topic_id, error_code=DENIED[_TOPIC]))
+        is_visible = each.topic_id == NO_ID or caller.may(_O.DESCRIBE, _TOPIC, name)
+        refused.append(
+            kind(name=name if is_visible else None, topic_id=each.topic_id, error_code=DENIED[_TOPIC])
+        )
     request.body = copy.copy(body)
     request.body.topic_names = [name for name in body.topic_names if name not in denied]
     request.body.topics = others

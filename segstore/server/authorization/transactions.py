@@ -1,4 +1,4 @@
-"""Judges of transactions."""
+"""Authorization of the APIs of transactions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCHED = 4
 
 
 def _add_partitions_to_txn(caller: Caller, request: Request) -> Verdict:
-    """Where one topic is denied nothing is added. Only brokers ask for several transactions at once."""
+    """Refuse the whole request if one topic is denied; versions for brokers need CLUSTER_ACTION."""
     body = request.body
     if request.version >= _BATCHED:
         return whole(_O.CLUSTER_ACTION, ResourceType.CLUSTER)(caller, request)
@@ -39,7 +39,7 @@ def _add_partitions_to_txn(caller: Caller, request: Request) -> Verdict:
 
 
 def _describe_transactions(caller: Caller, request: Request) -> Verdict:
-    """Topics that the caller may not describe are left out."""
+    """Check each transactional id; leave out topics that the caller may not describe."""
     verdict = parts(_O.DESCRIBE, _TRANSACTION, "transactional_ids", "transaction_states", itself)(
         caller, request
     )

@@ -1,1 +1,1 @@
-"""Fetch: its sessions, its reads and its long polls (Kafka: FetchSession, ReplicaManager, DelayedFetch)."""
+"""Fetch sessions, reads and long polls (Kafka: FetchSession, ReplicaManager, DelayedFetch)."""

@@ -1,13 +1,13 @@
-"""`Purgatory`: fetches that wait until there are enough bytes for them, or their time is over (Kafka:
-DelayedFetch and its purgatory).
+"""`Purgatory`: fetches that wait for `min_bytes`, or for the end of their `max_wait_ms` (Kafka: DelayedFetch,
+DelayedOperationPurgatory).
 
-Nothing is on disk. Threads: the loop's. A parked fetch keeps no bytes and no file, only what it asked for.
-Partitions are watched one by one, however many fetches wait for each: after a publication each partition is
-looked at once, and only fetches of those that have moved are counted again.
+Owns nothing on disk. Threads: the loop's. A parked fetch holds its request, but no bytes and no file. After a
+publication each awaited partition is checked once, whatever the number of its fetches; only the fetches of
+partitions whose ends have changed are counted again.
 
-What is appended by requests is seen at the end of the loop's turn; a thread of the loop's that sleeps in
-`Store.wait`, only while a fetch is parked, tells of what other threads and processes publish. Where a standby
-is in sync mode, C publishes nothing by itself: then each publication wakes the loop, without that thread.
+The loop sees appends of its own requests at the end of each turn. Publications of other threads and processes
+end the sleep of a thread in `Store.wait`, which runs only while a fetch is parked. While a standby is in sync
+mode, every publication goes through Python, and a callback wakes the loop instead of that thread.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from segstore.storage.store.writer import StoreWriter
 
 _Key = tuple[str, int]
 _Ends = tuple[PartitionLog, int, int, int] | None
-"""A partition's log, its high watermark, its last stable offset, and its log end offset, which is looked for
-only where a replica waits; None where it is gone.
+"""(log, high watermark, last stable offset, log end offset) of a partition, None if it does not exist. The
+log end offset is read only if a replica waits; otherwise it is the high watermark.
 """
 _SWEPT_AT_LEAST = 64
 _LONGEST_MS = 3_600_000.0
 
 
 class Awaited(NamedTuple):
-    """A partition that a fetch waits for, of which it was told high watermark and last stable offset."""
+    """A partition that a fetch waits for, with the high watermark and last stable offset of its last read."""
 
     wanted: Wanted
     high_watermark: int
@@ -47,7 +47,7 @@ class Awaited(NamedTuple):
 
 
 def awaited(look: Look) -> list[Awaited]:
-    """Return the partitions of a look that may get more."""
+    """Return the partitions of a look that may get more records."""
     return [
         Awaited(wanted, data.high_watermark, data.last_stable_offset)
         for wanted, data in look.fetched
@@ -56,8 +56,8 @@ def awaited(look: Look) -> list[Awaited]:
 
 
 class Parked:
-    """A fetch that waits. `complete` answers it, and raises nothing; `sizes` are the bytes that its
-    partitions have so far, where they have any. `is_over`: its time has passed.
+    """A waiting fetch. `complete` answers it, and raises nothing. `sizes` has the available bytes of each
+    partition with any. `is_over`: `max_wait_ms` has passed.
     """
 
     def __init__(
@@ -70,9 +70,8 @@ class Parked:
         self.is_over = False
 
     def recount(self, logs: Logs, wanted: Wanted, ends: _Ends) -> bool:
-        """Count the bytes of a partition that has moved; returns whether the fetch is to be answered. Where
-        any byte is enough, as clients have it by default, the partition's ends tell.
-        """
+        """Count the available bytes of a changed partition again; return whether to answer the fetch."""
+        # With min_bytes of at most 1, the default of clients, the partition's ends are enough to decide.
         if self.terms.min_bytes <= 1 and ends is not None:
             _, high_watermark, stable, end = ends
             if self.terms.replica_id >= 0:
@@ -88,8 +87,8 @@ class Parked:
 
 
 class DelayedStandbyFetch(Protocol):
-    """A fetch of a standby that has all there is, which says by itself when it has moved. `timer` and `until`
-    are the purgatory's.
+    """The waiting fetch of a standby that has fetched everything. The fetch itself detects new data; `timer`
+    and `until` are set by the purgatory.
     """
 
     timer: Timer | None
@@ -97,30 +96,30 @@ class DelayedStandbyFetch(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Return whether the client is there still."""
+        """Whether the client's connection is open."""
 
     def has_moved(self) -> bool:
-        """Return whether there is an answer now."""
+        """Return whether there is new data to answer."""
 
     def answer(self) -> None:
-        """Answer the fetch, which waits no more. Raises nothing."""
+        """Answer the fetch, after its removal from the purgatory. Raises nothing."""
 
 
 class _Spot:
-    """A partition that parked fetches wait for: its log, and the ends that it had when they were counted."""
+    """A partition that parked fetches wait for, with its ends at the last check."""
 
     __slots__ = ("has_replica", "key", "parked", "seen")
 
-    def __init__(self, key: _Key, logs: Logs, told: Awaited) -> None:
+    def __init__(self, key: _Key, logs: Logs, awaited: Awaited) -> None:
         self.key, log = key, _log(logs, key)
-        shown = told.high_watermark
-        self.seen: _Ends = None if log is None else (log, shown, told.last_stable_offset, shown)
+        shown = awaited.high_watermark
+        self.seen: _Ends = None if log is None else (log, shown, awaited.last_stable_offset, shown)
         self.has_replica = False
-        """Whether a replica's fetch has waited, to which the log end offset counts."""
+        """Whether a replica's fetch waits or has waited: then the log end offset is checked too."""
         self.parked: dict[Parked, Wanted] = {}
 
     def has_moved(self, logs: Logs) -> bool:
-        """See where the partition ends now; one that is gone, or was made anew, has moved."""
+        """Read the partition's ends again; return whether they have changed, or the log is another one."""
         before, self.seen = self.seen, _ends(logs, self.key, self.has_replica)
         return self.seen is None or self.seen != before
 
@@ -142,7 +141,7 @@ def _ends(logs: Logs, key: _Key, of_replica: bool) -> _Ends:
 
 
 class Purgatory:
-    """All parked fetches of a server."""
+    """The parked fetches of a server."""
 
     def __init__(self, node: Node, logs: Logs) -> None:
         self._store, self._loop, self._logs = node.store, node.loop, logs
@@ -150,12 +149,12 @@ class Purgatory:
         self._parked: dict[Parked, None] = {}
         self._standing: dict[DelayedStandbyFetch, None] = {}
         self._swept_at = _SWEPT_AT_LEAST
-        self._seen = -1  # publications before the last look, or before the last fetch was read
+        self._seen = -1  # the store's publications before the last look or read
         self._watch = node.loop.watch(self._wake, self.look)
         node.loop.every_turn(self._end_turn)
         self._primary, self._thread = primary_of(node), -1
-        self._is_told = False
-        """Whether `_published` hears of all that is published; else the watch sleeps."""
+        self._is_notified = False
+        """Whether every publication calls `_published`; otherwise the watch sleeps in `Store.wait`."""
         if isinstance(side := node.store.engine, StoreWriter):
             side.tell_of_publications(self._published)
 
@@ -163,21 +162,20 @@ class Purgatory:
         return len(self._parked) + len(self._standing)
 
     def park(self, parked: Parked, waits: Iterable[Awaited], seen: int) -> None:
-        """Keep a fetch until it can be answered. `waits` says for which partitions, and `seen` are the
-        store's publications before they were looked at. Raises IllegalStateError where no thread can be
-        started.
+        """Keep a fetch until it can be answered. `waits` are its partitions, `seen` the store's publications
+        before they were read. Raises IllegalStateError if no thread can be started.
         """
         if len(self._parked) >= self._swept_at:
             self._sweep()
         self._begin(seen)
         self._parked[parked] = None
         of_replica = parked.terms.replica_id >= 0
-        for told in waits:
-            wanted = told.wanted
+        for each in waits:
+            wanted = each.wanted
             key = wanted.topic or "", wanted.partition
             spot = self._spots.get(key)
             if spot is None:
-                spot = self._spots[key] = _Spot(key, self._logs, told)
+                spot = self._spots[key] = _Spot(key, self._logs, each)
             spot.parked[parked] = wanted
             spot.has_replica = spot.has_replica or of_replica
             parked.keys.append(key)
@@ -188,14 +186,14 @@ class Purgatory:
         self.complete(parked)
 
     def _begin(self, seen: int) -> None:
-        """Begin to wait: first, since where no thread can be started, the request fails."""
-        if not (self._parked or self._standing):  # else what was published before is not looked for yet
+        """Start the watch if needed, before the fetch is kept: an error fails the request."""
+        if not (self._parked or self._standing):  # otherwise `_seen` may be older than `seen`, and must stay
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 
     def stand(self, standing: DelayedStandbyFetch, seen: int, seconds: float) -> None:
-        """Do what `park` does with a standby's fetch, for so long. The timer of the one before is taken over:
-        most end soon.
+        """Keep a standby's fetch until it has new data, or `seconds` have passed. A running timer is reused,
+        because most of these fetches end early.
         """
         self._begin(seen)
         self._standing[standing] = None
@@ -219,35 +217,34 @@ class Purgatory:
             standing.answer()
 
     def _ask(self) -> None:
-        """Have the thread sleep until something is published that is not seen, where nobody else would tell.
-        Raises IllegalStateError.
+        """Let the watch wait for the next publication, unless publications call `_published`. Raises
+        IllegalStateError.
         """
-        self._is_told = self._primary is not None and self._primary.registration.sync
-        if not self._is_told:
+        self._is_notified = self._primary is not None and self._primary.registration.sync
+        if not self._is_notified:
             seen = self._seen
             self._watch.ask(lambda: self._store.wait(seen, _LONGEST_MS))
 
     def _published(self) -> None:
-        """Have the loop look for what another thread has published: any calls this. What is published before
-        a fetch is parked is seen at the end of the turn.
-        """
-        if self._is_told and (self._parked or self._standing) and threading.get_ident() != self._thread:
+        """Wake the loop after a publication of another thread. Called in any thread."""
+        # A publication before a fetch is parked is seen at the end of the turn.
+        if self._is_notified and (self._parked or self._standing) and threading.get_ident() != self._thread:
             self._loop.soon(self._end_turn)
 
     def _wake(self) -> None:
-        with suppress(SegstoreError):  # closed: then nobody sleeps
+        with suppress(SegstoreError):  # the store is closed: then no thread sleeps
             self._store.wake()
 
     def _end_turn(self) -> None:
-        """Look at once for what this turn's requests have appended."""
+        """Look at the partitions if this turn's requests have appended."""
         if (self._parked or self._standing) and self.publications != self._seen:
             self.look()
 
     def look(self) -> None:
-        """Answer the fetches that have enough by now: something was published."""
+        """Answer the fetches that have enough bytes, after a publication."""
         if not (self._parked or self._standing):
             return
-        self._seen = self.publications  # first: what is published from here on ends the next sleep
+        self._seen = self.publications  # read first: a publication during the look ends the next sleep
         if self._seen < 0:
             for parked in list(self._parked):
                 self.complete(parked)
@@ -264,7 +261,7 @@ class Purgatory:
 
     @property
     def publications(self) -> int:
-        """Return the store's publications, -1 where it is closed."""
+        """The number of the store's publications, -1 if it is closed."""
         store = self._store
         try:
             return -1 if store.context.closed else store.engine.publications
@@ -272,7 +269,7 @@ class Purgatory:
             return -1
 
     def complete(self, parked: Parked) -> None:
-        """End the wait of a fetch, and answer it if its client is there still."""
+        """End the wait of a fetch, and answer it if its connection is open."""
         self.drop(parked)
         if parked.request.channel.is_open:
             parked.complete()
@@ -290,15 +287,13 @@ class Purgatory:
                     del self._spots[key]
 
     def _sweep(self) -> None:
-        """Forget fetches of clients that have gone: this is called each time that twice as many are parked as
-        were left.
-        """
+        """Forget the fetches of closed connections, each time that their number has doubled."""
         for parked in [each for each in self._parked if not each.request.channel.is_open]:
             self.drop(parked)
         self._swept_at = max(2 * len(self._parked), _SWEPT_AT_LEAST)
 
     def close(self) -> None:
-        """Forget all fetches: the server ends, and their connections with it."""
+        """Forget all fetches, at the server's end."""
         for parked in list(self._parked):
             self.drop(parked)
         for standing in self._standing:

@@ -1,8 +1,6 @@
-"""One look at the partitions of a fetch: what each has to give (Kafka: ReplicaManager.readFromLog and
-Partition.fetchRecords).
+"""`look`: reads the partitions of a fetch once (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
 
-On disk files are only read, and of records only headers: the records themselves leave as stretches of files.
-Threads: the loop's.
+Reads log files, and only the headers of batches: records are sent as stretches of files. Threads: the loop's.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from segstore.storage.store.primary import Primary
 _Response = structs("FetchResponse")
 _Data = _Response.PartitionData
 _EpochEnd, _Leader = _Response.EpochEndOffset, _Response.LeaderIdAndEpoch
-# Defaults that all answers share: nobody changes them.
+# Defaults that all answers share; they are never changed.
 _NO_END, _NO_LEADER, _NO_SNAPSHOT = _EpochEnd(), _Leader(), _Response.SnapshotId()
 NO_RECORDS = b""
 LEVELS = ("read_uncommitted", "read_committed")
@@ -38,10 +36,10 @@ _ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 
 
 class Terms(NamedTuple):
-    """What a fetch asks for (Kafka: FetchParams). `max_bytes` is within the server's own limits.
-    `max_searched`: see `PartitionLog.stretch`. `may_read` says of a topic whether the client may read it;
-    None: it may read all. `broker_epoch` is a replica's, -1 where it does not tell; `primary` knows the
-    standby, None where there can be none.
+    """The parameters of a fetch (Kafka: FetchParams). `max_bytes` is lowered to the server's own limit.
+    `max_searched` is the argument of `PartitionLog.stretch`. `may_read` returns whether the client may read a
+    topic; with None it may read all. `broker_epoch` is the epoch of a fetching replica, -1 if unknown;
+    `primary` knows the registered standby, and is None if there can be none.
     """
 
     version: int
@@ -57,9 +55,9 @@ class Terms(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a look has found. `sizes`: the bytes that count towards min_bytes, of partitions that have any.
-    `at_once`: the answer must not wait, since there is an error or a diverging epoch, or nothing that could
-    be waited for. `unsearched`: the logs whose aborted transactions are to be read first, by a worker.
+    """The result of a look. `sizes`: bytes that count towards min_bytes, by partition, if any. `at_once`: the
+    answer must not wait, because of an error or a diverging epoch, or because no partition can get records.
+    `unsearched`: logs whose aborted transactions a worker must read first.
     """
 
     fetched: list[FetchedPartition]
@@ -69,25 +67,25 @@ class Look(NamedTuple):
 
     @property
     def size(self) -> int:
-        """All bytes that count."""
+        """All bytes that count towards min_bytes."""
         return sum(self.sizes.values())
 
     def release(self) -> None:
-        """Let the stretches go."""
+        """Release the stretches of all partitions."""
         for each in self.fetched:
             release(each.data)
 
 
 def release(data: Any) -> None:
-    """Let the stretch of one partition go, if it has one."""
+    """Release the stretch of one partition, if it has one."""
     if data.records is not NO_RECORDS:
         data.records.release()
         data.records = NO_RECORDS
 
 
 def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
-    """Read all partitions, in their order: the first that has data gives a whole batch at least, and none
-    gives more than max_bytes leaves to it.
+    """Read all partitions in order, up to `terms.max_bytes` together. The first partition with records gives
+    at least one whole batch, even if that is larger.
     """
     fetched: list[FetchedPartition] = []
     sizes: dict[Wanted, int] = {}
@@ -97,12 +95,12 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
         for wanted in asked:
             data, waits, size = _read(logs, wanted, terms, left, min_one, unsearched)
             fetched.append(FetchedPartition(wanted, data))
-            if data.error_code in _NOT_THERE:  # which does not end a long poll
+            if data.error_code in _NOT_THERE:  # such an error does not end a long poll
                 continue
             known, at_once = True, at_once or not waits
             if size:
                 sizes[wanted] = size
-            if data.records is not NO_RECORDS:  # then there is a batch at least
+            if data.records is not NO_RECORDS:  # it has at least one batch
                 left, min_one = max(left - len(data.records), 0), False
     except BaseException:
         Look(fetched, sizes, True, unsearched).release()
@@ -111,9 +109,7 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
 
 
 def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
-    """Return how many bytes a parked partition has by now, by positions; None where its fetch is to be
-    answered at once.
-    """
+    """Return the available bytes of a parked fetch's partition, None if the fetch must be answered now."""
     data, waits, size = _read(logs, wanted, terms, terms.max_bytes, True, [])
     release(data)
     return size if waits else None
@@ -122,7 +118,7 @@ def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
 def _read(
     logs: Logs, wanted: Wanted, terms: Terms, left: int, min_one: bool, unsearched: list[PartitionLog]
 ) -> tuple[Any, bool, int]:
-    """Return a partition's part of the answer, whether it may be waited for, and the bytes that count."""
+    """Return a partition's struct, whether the fetch may wait for it, and its available bytes."""
     if wanted.topic is None:
         return failed(wanted, Code.UNKNOWN_TOPIC_ID), False, 0
     if terms.may_read is not None and not terms.may_read(wanted.topic):
@@ -168,7 +164,7 @@ def _records(
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
     if terms.replica_id >= 0:
         bound = log.log_end_offset
-    # Batches that did not fit count too, up to the limit: they are no reason to wait.
+    # Batches that did not fit count as available too, up to the limit: waiting would not help.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
         data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)
@@ -204,7 +200,7 @@ def _data(wanted: Wanted, high_watermark: int, stable: int, start: int) -> Any:
 
 
 def failed(wanted: Wanted, error: Code) -> Any:
-    """Return the answer of a partition that has only an error (Kafka: FetchResponse.partitionResponse)."""
+    """Return a partition's struct with an error and no records (Kafka: FetchResponse.partitionResponse)."""
     data = _data(wanted, -1, -1, -1)
     data.error_code = error
     return data
@@ -219,20 +215,20 @@ def _refused(wanted: Wanted, error: Code, version: int, log: PartitionLog | None
 
 
 def _check_replica(wanted: Wanted, terms: Terms) -> None:
-    """Refuse a fetch of another broker's: none but a standby has a replica of this server's partitions
-    (Kafka: Partition.followerReplicaOrThrow). Raises UnknownLeaderEpochError, NotLeaderOrFollowerError.
+    """Refuse the fetch of a broker that is not the registered standby (Kafka:
+    Partition.followerReplicaOrThrow). Raises UnknownLeaderEpochError, NotLeaderOrFollowerError.
     """
     if terms.primary is not None and terms.primary.check_replica(terms.replica_id, terms.broker_epoch):
         return
-    told = f"broker {terms.replica_id} has no replica of {wanted.topic}-{wanted.partition}"
+    message = f"broker {terms.replica_id} has no replica of {wanted.topic}-{wanted.partition}"
     if wanted.current_epoch >= 0:
-        raise UnknownLeaderEpochError(told)
-    raise NotLeaderOrFollowerError(told)
+        raise UnknownLeaderEpochError(message)
+    raise NotLeaderOrFollowerError(message)
 
 
 def _diverging(log: PartitionLog, wanted: Wanted) -> Any:
-    """Return the answer to a client whose last batch this log does not have, None for all others (KIP-595;
-    Kafka: Partition.readRecords). Raises OffsetOutOfRangeError where nothing is known of the client's epoch.
+    """Return a struct with a diverging epoch if this log lacks the client's last batch, else None (KIP-595;
+    Kafka: Partition.readRecords). Raises OffsetOutOfRangeError if the client's epoch is unknown.
     """
     epoch, end = log.epoch_end(wanted.fetched_epoch)
     view = log.view

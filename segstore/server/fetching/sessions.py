@@ -1,8 +1,8 @@
-"""Fetch sessions (KIP-227; Kafka: FetchSession.scala): what a consumer fetches is kept between its requests,
-so that a request and its answer name only the partitions that changed.
+"""Fetch sessions (KIP-227; Kafka: FetchSession.scala): the server remembers the partitions of a consumer's
+fetch, so that requests and answers name only changed partitions.
 
-Nothing is on disk. Threads: the loop's. A session belongs to no connection: it ends when its client says so,
-or when another one needs its slot.
+Owns nothing on disk. Threads: the loop's. A session does not belong to a connection: it ends when its client
+ends it, or when a new session needs its slot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from segstore.server.logs import Logs
 IDS_SINCE = 13
 """The first version of Fetch whose topics have ids in place of names (KIP-516)."""
 EVICTION_MS = 120_000
-"""A session that was not used for so long gives its slot to any other (Kafka:
+"""Idle time after which any new session may evict a session (Kafka:
 MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS).
 """
 _Response = structs("FetchResponse")
@@ -29,8 +29,8 @@ Key = tuple[Any, int]
 
 
 class Wanted:
-    """A partition that is fetched. `topic` is None where the id is no topic's. `high_watermark` and
-    `start_offset` are what the session's client was told last, -1: nothing (Kafka: CachedPartition).
+    """A fetched partition (Kafka: CachedPartition). `topic` is None if no topic has the id. `high_watermark`
+    and `start_offset` are the values of the session's last answer, -1 for none.
     """
 
     __slots__ = (
@@ -45,29 +45,29 @@ class Wanted:
         self.current_epoch, self.fetched_epoch = asked.current_leader_epoch, asked.last_fetched_epoch
 
     def update(self, other: Wanted) -> None:
-        """Fetch as `other` says from now on."""
+        """Take offset, size and epochs over from a newer request."""
         self.offset, self.max_bytes = other.offset, other.max_bytes
         self.current_epoch, self.fetched_epoch = other.current_epoch, other.fetched_epoch
 
-    def tell(self, data: Any) -> bool:
-        """Note what the client is told; returns whether an incremental answer has to tell it."""
+    def note_answer(self, data: Any) -> bool:
+        """Remember an answer; return whether an incremental answer must include the partition."""
         must: bool = data.high_watermark != self.high_watermark or data.log_start_offset != self.start_offset
         must = must or bool(data.records) or data.error_code != Code.NONE or data.diverging_epoch.epoch >= 0
-        # Behind an error the partition is told again, whatever its high watermark is then.
+        # After an error the next answer includes the partition, whatever its high watermark is.
         self.high_watermark = -1 if data.error_code != Code.NONE else data.high_watermark
         self.start_offset = data.log_start_offset
         return must
 
 
 class FetchedPartition(NamedTuple):
-    """A partition with its part of the answer, a `PartitionData`."""
+    """A partition with its struct of the answer, a `PartitionData`."""
 
     wanted: Wanted
     data: Any
 
 
 def grouped(fetched: Iterable[FetchedPartition]) -> list[Any]:
-    """Return the answer's topics: neighbours of one topic are together, and the order stays."""
+    """Return the answer's topic structs; adjacent partitions of a topic share one, in the same order."""
     topics: list[Any] = []
     last = None
     for wanted, data in fetched:
@@ -79,7 +79,7 @@ def grouped(fetched: Iterable[FetchedPartition]) -> list[Any]:
 
 
 class ServedSession:
-    """One client's partitions, in the order in which they are served next."""
+    """One client's partitions, in the order of the next answer."""
 
     def __init__(self, session_id: int, uses_ids: bool, wanted: dict[Key, Wanted], now_ms: int) -> None:
         self.id, self.uses_ids, self.wanted = session_id, uses_ids, wanted
@@ -87,7 +87,7 @@ class ServedSession:
         self.epoch = next_epoch(INITIAL_EPOCH)
 
     def update(self, asked: dict[Key, Wanted], forgotten: Iterable[Key]) -> None:
-        """Add partitions, change what is fetched of them, and forget some."""
+        """Add or change partitions, then remove the forgotten ones."""
         for key, wanted in asked.items():
             known = self.wanted.get(key)
             if known is None:
@@ -98,46 +98,46 @@ class ServedSession:
             self.wanted.pop(key, None)
 
     def changed(self, fetched: Iterable[FetchedPartition]) -> Iterator[FetchedPartition]:
-        """Return what the client has to be told. Partitions with records go to the end, so that each has its
-        turn.
+        """Yield the partitions that an incremental answer must include. Partitions with records move to the
+        end of the order, so that each gets its turn.
         """
         for each in fetched:
-            if each.wanted.tell(each.data):
+            if each.wanted.note_answer(each.data):
                 if each.data.records:
                     self.give_way(each.wanted)
                 yield each
 
     def give_way(self, wanted: Wanted) -> None:
-        """Serve a partition after the others from now on."""
+        """Move a partition to the end of the order."""
         key = key_of(wanted, self.uses_ids)
         if self.wanted.get(key) is wanted:
             self.wanted[key] = self.wanted.pop(key)
 
 
 def key_of(wanted: Wanted, uses_ids: bool) -> Key:
-    """Return what makes a partition the same in several requests."""
+    """Return the identity of a partition in a session: (topic id or name, partition)."""
     return (wanted.topic_id if uses_ids else wanted.topic), wanted.partition
 
 
-# --- contexts: what one request means ----------------------------------------------------------
+# --- contexts of single requests ---------------------------------------------------------------
 
 
 class FetchContext(Protocol):
-    """What one request fetches, and how it is answered."""
+    """The partitions of one request, and the form of its answer."""
 
     @property
     def wanted(self) -> Iterable[Wanted]:
-        """The partitions, in order of their priority."""
+        """The partitions to read, in order of their priority."""
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Return the response's body; the session keeps what it tells."""
+        """Return the response's body, and remember it in the session."""
 
     def throttled(self) -> Any:
-        """Return an answer without records, which leaves the session as it is."""
+        """Return a response without partitions; the session does not change."""
 
 
 class Sessionless:
-    """A request outside of any session."""
+    """A request without a session."""
 
     def __init__(self, wanted: dict[Key, Wanted]) -> None:
         self.wanted: Iterable[Wanted] = wanted.values()
@@ -152,23 +152,23 @@ class Sessionless:
 
 
 class Full(Sessionless):
-    """A request that wants to begin a session."""
+    """A request that begins a session."""
 
     def __init__(self, wanted: dict[Key, Wanted], uses_ids: bool, sessions: FetchSessions) -> None:
         super().__init__(wanted)
         self._asked, self._uses_ids, self._sessions = wanted, uses_ids, sessions
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer all partitions, in a new session if there is room for one."""
+        """Answer all partitions, with a new session if a slot is free."""
         session_id = self._sessions.begin(self._asked, self._uses_ids)
         if session_id != NO_SESSION:
             for wanted, data in fetched:
-                wanted.tell(data)
+                wanted.note_answer(data)
         return _Response(session_id=session_id, responses=grouped(fetched))
 
 
 class Incremental:
-    """A session's next request, which has taken the session to `epoch`."""
+    """A later request of a session, which has advanced the session to `epoch`."""
 
     def __init__(self, session: ServedSession, epoch: int) -> None:
         self.session, self.epoch = session, epoch
@@ -178,7 +178,7 @@ class Incremental:
         return list(self.session.wanted.values())
 
     def answer(self, fetched: list[FetchedPartition]) -> Any:
-        """Answer the partitions that have changed; an error where the session went on without this."""
+        """Answer the changed partitions; an error if the session has advanced past this request."""
         if self.session.epoch != self.epoch:
             return self._outdated()
         changed = list(self.session.changed(fetched))
@@ -198,21 +198,21 @@ class Incremental:
 
 
 class FetchSessions:
-    """All sessions of a server, at most `slots` (max.incremental.fetch.session.cache.slots; Kafka:
-    FetchSessionCache). `clock` gives ms.
+    """The sessions of a server, at most `slots` (max.incremental.fetch.session.cache.slots; Kafka:
+    FetchSessionCache). `clock` returns ms.
     """
 
     def __init__(self, slots: int, clock: Callable[[], int], rng: random.Random) -> None:
         self._slots, self._clock, self._rng = slots, clock, rng
-        self._sessions: dict[int, ServedSession] = {}  # by the time of their last use
+        self._sessions: dict[int, ServedSession] = {}  # ordered by last use
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, version: int, body: Any, logs: Logs) -> FetchContext | Code:
-        """Return what a request means, or the error that it gets as a whole (Kafka: FetchManager.newContext).
+        """Return the context of a request, or its top-level error code (Kafka: FetchManager.newContext).
 
-        Epoch 0 begins a session, -1 is a request outside of any; both end the session that they name.
+        Epoch 0 begins a session, -1 is a request without one; both end the session that they name.
         """
         uses_ids, epoch = version >= IDS_SINCE, body.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -230,11 +230,11 @@ class FetchSessions:
 
     def _go_on(self, session: ServedSession, asked: dict[Key, Wanted], body: Any, logs: Logs) -> FetchContext:
         session.update(asked, _forgotten(body, session.uses_ids))
-        if not session.wanted:  # a session without partitions is over
+        if not session.wanted:  # a session without partitions ends
             del self._sessions[session.id]
             return Sessionless({})
         for wanted in session.wanted.values():
-            if wanted.topic is None:  # a topic with this id may have come
+            if wanted.topic is None:  # a topic with this id may have been created
                 wanted.topic = logs.name_of(wanted.topic_id)
         return Incremental(session, self.advance(session))
 
@@ -243,15 +243,15 @@ class FetchSessions:
         return self._sessions.get(session.id) is session
 
     def advance(self, session: ServedSession) -> int:
-        """Take a session that has not ended to the epoch of its next request, which is returned."""
+        """Advance a live session to its next epoch, and return that epoch."""
         del self._sessions[session.id]
-        self._sessions[session.id] = session  # behind the others: it is used now
+        self._sessions[session.id] = session  # moved to the end: the dictionary is ordered by last use
         session.used_ms = self._clock()
         session.epoch = next_epoch(session.epoch)
         return session.epoch
 
     def begin(self, wanted: dict[Key, Wanted], uses_ids: bool) -> int:
-        """Begin a session; returns its id, NO_SESSION where all slots are others'."""
+        """Begin a session; return its id, or NO_SESSION if all slots are in use."""
         now = self._clock()
         if len(self._sessions) >= self._slots and not self._evict(len(wanted), now):
             return NO_SESSION
@@ -265,8 +265,11 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now: int) -> bool:
-        """End a session for the sake of a new one of `size` partitions: one that is stale, or else the
-        smallest that is smaller and has lived for EVICTION_MS (Kafka: FetchSessionCacheShard.tryEvict).
+        """End a session to make room for a new one with `size` partitions (Kafka:
+        FetchSessionCacheShard.tryEvict).
+
+        That is the least recently used session if it was idle for EVICTION_MS; otherwise the smallest session
+        that has fewer partitions and was in use for EVICTION_MS.
         """
         if not self._sessions:
             return False
@@ -283,7 +286,7 @@ class FetchSessions:
 
 
 def _asked(body: Any, uses_ids: bool, logs: Logs) -> dict[Key, Wanted]:
-    """Return the partitions of a request; of one that is named twice the last counts."""
+    """Return the partitions of a request; for a partition named twice the last entry counts."""
     found: dict[Key, Wanted] = {}
     for topic in body.topics:
         name = logs.name_of(topic.topic_id) if uses_ids else topic.topic

@@ -1,11 +1,11 @@
-"""`ShareWaits`: share fetches that wait until records become available, or their time is over (KIP-932;
-Kafka: DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
+"""`ShareWaits`: share fetches that wait for available records, or for the end of their time (KIP-932; Kafka:
+DelayedShareFetch, DelayedShareFetchGroupKey, DelayedShareFetchPartitionKey).
 
-Nothing is on disk. Threads: the loop's; a share group tells in any thread that records became available.
+Owns nothing on disk. Threads: the loop's; a share group reports available records in any thread.
 
-A fetch waits for two kinds of news: its partitions have moved, which the purgatory of all fetches sees, and
-records of its group became available again, which the share group tells. A fetch acquires in a worker thread:
-news of that time is found by comparing a `AcquirableState` from before.
+A fetch waits for two events: new records in its partitions, which the purgatory of all fetches detects, and
+records of its group that become available again, which the share group reports. Because a worker acquires the
+records, events in between are found by comparing an `AcquirableState` from before the acquisition.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from segstore.server.request import Request
 
 _Partition = structs("FetchRequest").FetchPartition
 NamedPartition = tuple[str, int]
-"""A topic's name, and a partition."""
+"""(topic name, partition)."""
 
 
 class Listening(Protocol):
-    """A call that is made when records became available, until it is cancelled."""
+    """A registered call for available records."""
 
     def cancel(self) -> None:
-        """Make no more calls."""
+        """Remove the call."""
 
 
 class AvailableRecords(Protocol):
-    """Tells of records that became available; see `ShareCoordinator`."""
+    """Reports records that become available; `ShareCoordinator` implements it."""
 
     def on_available(self, group: str, call: Callable[[], object], /) -> Listening:
-        """Have `call` called, in any thread, when records of a group became available."""
+        """Call `call`, in any thread, whenever records of a group become available."""
 
 
 class AcquirableState(NamedTuple):
-    """What a fetch could acquire at a time: the publications of the store, how often the group had told of
-    records, and the ends of the partitions.
+    """The state that decides whether a share fetch could acquire more: the store's publications, the number
+    of reports of the group, and the ends of the partitions.
     """
 
     publications: int
-    told: int
+    reports: int
     ends: Sequence[Awaited]
 
     def differs(self, before: AcquirableState, is_sated: bool = False) -> bool:
-        """Return whether there was news since a glance from `before`; see `ShareWaits.park`."""
-        if (self.told != before.told and not is_sated) or len(self.ends) != len(before.ends):
+        """Return whether the state differs from `before`; `is_sated` ignores the group's reports."""
+        if (self.reports != before.reports and not is_sated) or len(self.ends) != len(before.ends):
             return True
         return any(now[1:] != then[1:] for now, then in zip(self.ends, before.ends, strict=True))
 
 
 class ParkedShareFetch(Parked):
-    """A share fetch that waits, for `wait_ms` at most. Any move of a partition is a reason to acquire again:
-    which bytes a member may have is known only to its group.
+    """A share fetch that waits for at most `wait_ms`. It acquires again after any change of a partition,
+    because only the group knows which records a member may get.
     """
 
     def __init__(self, request: Request, wait_ms: int, complete: Callable[[], None]) -> None:
@@ -68,21 +68,21 @@ class ParkedShareFetch(Parked):
         super().__init__(request, terms, {}, complete)
 
     def recount(self, *_moved: Any) -> bool:
-        """Return that the fetch is to be looked at."""
+        """Return True: the fetch must acquire again."""
         return True
 
 
 class _WaitingGroup:
-    """The fetches of a share group that wait, and how often the group has told of records."""
+    """The waiting fetches of a share group, and the number of the group's reports of available records."""
 
     def __init__(self) -> None:
-        self.told = 0
+        self.reports = 0
         self.parked: dict[ParkedShareFetch, None] = {}
         self.listening: Listening | None = None
 
 
 class ShareWaits:
-    """The waits of all share fetches of a server. `expired` counts the fetches whose time has passed (Kafka:
+    """The waiting share fetches of a server. `expired` counts fetches whose wait has timed out (Kafka:
     DelayedShareFetchMetrics ExpiresPerSec).
     """
 
@@ -95,24 +95,24 @@ class ShareWaits:
         return sum(len(group.parked) for group in self._groups.values())
 
     def attend(self, group: str, coordinator: AvailableRecords) -> None:
-        """Begin to listen to a group, before its first fetch."""
+        """Register for a group's reports, before its first fetch."""
         if group not in self._groups:
             held = self._groups[group] = _WaitingGroup()
-            tell = partial(self._loop.soon, partial(self._available, held))
-            held.listening = coordinator.on_available(group, tell)
+            report = partial(self._loop.soon, partial(self._available, held))
+            held.listening = coordinator.on_available(group, report)
 
     def forget(self, group: str) -> None:
-        """Listen to a group no more: it has no session here."""
+        """Remove the registration for a group that has no session any more."""
         held = self._groups.pop(group, None)
         if held is not None and held.listening is not None:
             held.listening.cancel()
 
     def glance(self, group: str, partitions: Sequence[NamedPartition]) -> AcquirableState:
-        """Return what there is now; a partition that is gone has no ends."""
-        publications = self._purgatory.publications  # first: later ones are news
+        """Return the current state; a missing partition has -1 as its ends."""
+        publications = self._purgatory.publications  # read first: later publications count as a change
         held = self._groups.get(group)
-        told = -1 if held is None else held.told
-        return AcquirableState(publications, told, [self._ends(each) for each in partitions])
+        reports = -1 if held is None else held.reports
+        return AcquirableState(publications, reports, [self._ends(each) for each in partitions])
 
     def _ends(self, partition: NamedPartition) -> Awaited:
         topic, number = partition
@@ -126,11 +126,11 @@ class ShareWaits:
     def park(
         self, group: str, parked: ParkedShareFetch, glance: AcquirableState, is_sated: bool = False
     ) -> None:
-        """Keep a fetch that has found nothing since a glance. `Parked.complete` is called when there is news,
+        """Keep a fetch that found too few records since `glance`. `Parked.complete` is called after a change,
         or when the time is over. Raises IllegalStateError if no thread can be started.
 
-        `is_sated`: the fetch has given records back, which were too few. It listens to its partitions alone:
-        two such fetches would wake each other for ever.
+        `is_sated`: the fetch has acquired records, and released them because they were fewer than min_bytes.
+        The group's reports then don't end the wait: two such fetches would wake each other for ever.
         """
         held, complete = self._groups[group], parked.complete
 
@@ -145,19 +145,19 @@ class ShareWaits:
             held.parked[parked] = None
 
     def finish(self, group: str, parked: ParkedShareFetch) -> None:
-        """End the wait of a fetch, which is answered if its client is there still."""
+        """End the wait of a fetch, and complete it if its connection is open."""
         if group in self._groups:
             self._groups[group].parked.pop(parked, None)
         self._purgatory.complete(parked)
 
     def _available(self, held: _WaitingGroup) -> None:
-        """Have the fetches of a group look again, those first that have waited longest."""
-        held.told += 1
+        """Complete the waiting fetches of a group, the longest waiting first, after a report."""
+        held.reports += 1
         for parked in list(held.parked):
             if parked in held.parked:
                 self._purgatory.complete(parked)
 
     def close(self) -> None:
-        """Listen to no group any more: the server ends."""
+        """Remove all registrations, at the server's end."""
         for group in list(self._groups):
             self.forget(group)

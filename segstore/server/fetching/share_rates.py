@@ -1,7 +1,6 @@
-"""`ShareRates`: the requests of share groups' members to a server, under Kafka's names (Kafka:
-BrokerTopicMetrics).
+"""`ShareRates`: counts of ShareFetch and ShareAcknowledge requests, under Kafka's names (BrokerTopicMetrics).
 
-Nothing is on disk. Threads: counted in the loop's, read in any.
+Owns nothing on disk. Threads: the loop's thread counts; any thread reads.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ _NAMES = {Api.SHARE_FETCH: "ShareFetch", Api.SHARE_ACKNOWLEDGE: "ShareAcknowledg
 
 
 class ShareRates:
-    """Counts requests, and those with an error, of the whole or of a partition."""
+    """Counts requests, and requests with a top-level error or an error of a partition."""
 
     def __init__(self) -> None:
         self._total: Counter[Api] = Counter()
         self._failed: Counter[Api] = Counter()
 
     def counted(self, request: Request, begin: Callable[[Request], Any]) -> Any:
-        """Begin a request, and count it and its answer, which may come later."""
+        """Begin and count a request; an answer with an error is counted too, at once or later."""
         self._total[request.api] += 1
         answer = request.answer
 
-        def told(body: Any) -> None:
+        def answer_counted(body: Any) -> None:
             self._failed[request.api] += _has_error(body)
             answer(body)
 
-        request.answer = told
+        request.answer = answer_counted
         body = begin(request)
         if body is not LATER:
             self._failed[request.api] += _has_error(body)
         return body
 
     def values(self) -> dict[str, float]:
-        """Return the counts of all time by Kafka's names."""
+        """Return the total counts by Kafka's names."""
         found: dict[str, float] = {}
         for api, name in _NAMES.items():
             found[f"Total{name}RequestsPerSec"] = self._total[api]

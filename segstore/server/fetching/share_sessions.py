@@ -1,7 +1,7 @@
-"""`WireSessions`: the share sessions of a server's connections, which end with these (KIP-932; Kafka:
+"""`WireSessions`: the share sessions of a server; a session ends with its connection (KIP-932; Kafka:
 ShareSessionCache, SharePartitionManager.newContext).
 
-Nothing is on disk. Threads: the loop's.
+Owns nothing on disk. Threads: the loop's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from segstore.coordinator.share.core.sessions import FINAL, INITIAL, ShareSessio
 from segstore.server.request import Channel
 
 WirePartition = tuple[bytes, int]
-"""A topic id as the wire has it, and a partition."""
+"""(topic id as 16 bytes, partition)."""
 WireSession = ShareSession[WirePartition]
 
 
 class WireSessions:
-    """All sessions of a server, at most `limit` (group.share.max.share.sessions). `ended` is called with each
-    session that gives way to another one of its member, or, True, that ends with its connection.
+    """The share sessions of a server, at most `limit` (group.share.max.share.sessions).
+
+    `ended(session, False)` is called when a newer session of the member replaces a session, and
+    `ended(session, True)` when a session ends with its connection.
     """
 
     def __init__(self, limit: int, ended: Callable[[WireSession, bool], object]) -> None:
@@ -33,12 +35,12 @@ class WireSessions:
 
     @property
     def partitions(self) -> int:
-        """Return the number of partitions of all sessions (Kafka: SharePartitionsCount). For any thread."""
+        """The number of partitions of all sessions (Kafka: SharePartitionsCount). Any thread may read it."""
         groups = list(self._by_group.values())  # copies: the loop's thread may change them
         return sum(len(session) for of_group in groups for session in list(of_group))
 
     def is_current(self, session: WireSession) -> bool:
-        """Return whether a session has neither ended nor been replaced."""
+        """Return whether a session was neither ended nor replaced."""
         return self._sessions.is_current(session)
 
     def has_group(self, group: str) -> bool:
@@ -46,7 +48,7 @@ class WireSessions:
         return group in self._by_group
 
     def fetch(self, group: str, member: str, epoch: int, channel: Channel, acknowledges: bool) -> WireSession:
-        """Take a ShareFetch request; raises as `ShareSessions.fetch`."""
+        """Return the session of a ShareFetch request. Raises the errors of `ShareSessions.fetch`."""
         before = self._sessions.get(group, member)
         session = self._sessions.fetch(group, member, epoch, id(channel), acknowledges)
         if epoch == INITIAL:
@@ -60,7 +62,7 @@ class WireSessions:
         return session
 
     def acknowledge(self, group: str, member: str, epoch: int) -> WireSession:
-        """Take a ShareAcknowledge request; raises as `ShareSessions.acknowledge`."""
+        """Return the session of a ShareAcknowledge request. Raises as `ShareSessions.acknowledge`."""
         session = self._sessions.acknowledge(group, member, epoch)
         if epoch == FINAL:
             self._forget(session)
@@ -78,13 +80,13 @@ class WireSessions:
             channel.when_closed(partial(self._closed, id(channel)))
 
     def _closed(self, connection: int) -> None:
-        """End all sessions of a connection, several if its members share it."""
+        """End all sessions of a closed connection, which several members may share."""
         self._connections.discard(connection)
         for session in self._sessions.disconnected(connection):
             self._forget(session)
             self._ended(session, True)
 
     def close(self) -> None:
-        """End all sessions: the server ends."""
+        """End all sessions, at the server's end."""
         for connection in list(self._connections):
             self._closed(connection)

@@ -1,8 +1,7 @@
-"""What answers each API, after its request was judged. An API that has a handler here is advertised, no other
-one.
+"""The handlers of all APIs, called after a request was authorized. ApiVersions advertises exactly these APIs.
 
-A module of handlers is imported when the first request comes for one of its APIs: a server that begins has
-nothing to do with groups, transactions and administration yet, whose code takes a third of its start.
+A handler module is imported at the first request for one of its APIs: importing all of them (groups,
+transactions, administration) would take a third of the server's start.
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ MODULES: dict[str, tuple[Api, ...]] = {
     "standby": (Api.BROKER_REGISTRATION, Api.BEGIN_QUORUM_EPOCH, Api.UNREGISTER_BROKER),
     "versions": (Api.API_VERSIONS,),
 }
-"""By the module that has their handlers, the APIs that are served."""
+"""Handler module -> the APIs that it serves."""
 
 
 @cache
 def handlers_of(module: str) -> Mapping[Api, Handler]:
-    """Return the handlers that a module has."""
+    """Import a handler module, and return its handlers by API."""
     found: Mapping[Api, Handler] = import_module(f"{__name__}.{module}").HANDLERS
     return found
 

@@ -1,5 +1,6 @@
-"""DescribeAcls: the allow list as Kafka's ACLs, each of which allows one operation from every host. The list
-is a setting, so it can't be changed over the wire (Kafka: AclApis, AclBindingFilter).
+"""DescribeAcls: the allow list as Kafka's ACLs. Each ACL allows one operation from every host.
+
+The list is a server setting, so it can't be changed over the wire (Kafka: AclApis, AclBindingFilter).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _EVERY_HOST = "*"
 
 
 class Permission(IntEnum):
-    """Kafka's permissions by their codes (org.apache.kafka.common.acl.AclPermissionType)."""
+    """Permission types with Kafka's codes (org.apache.kafka.common.acl.AclPermissionType)."""
 
     DENY = 2
     ALLOW = 3
 
 
 def describe_acls(node: Node, request: Request) -> Any:
-    """Answer those that match; a broker without an authorizer answers that it has none."""
+    """Answer the ACLs that match the filter, or SECURITY_DISABLED if the broker has no authorizer."""
     if node.authorizer is None:
         message = "there is no authorizer: every client may do everything"
         return _Response(error_code=Code.SECURITY_DISABLED, error_message=message)
@@ -48,7 +49,7 @@ def describe_acls(node: Node, request: Request) -> Any:
 
 
 def _is_meant(rule: Rule, body: Any) -> bool:
-    """Return whether a rule's resource and principal pass the filter."""
+    """Return whether a rule's resource and principal pass the request's filter."""
     if body.resource_type_filter not in (_ANY, rule.resource):
         return False
     if body.permission_type not in (_ANY, Permission.ALLOW) or body.host_filter not in (None, _EVERY_HOST):

@@ -1,6 +1,6 @@
 """DescribeCluster: the one node, which is its own controller (KIP-700, KIP-919, KIP-1073).
 
-Kafka's rules are those of KafkaApis.handleDescribeCluster and AuthHelper.computeDescribeClusterResponse.
+Source: KafkaApis.handleDescribeCluster, AuthHelper.computeDescribeClusterResponse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 def describe_cluster(node: Node, request: Request) -> Any:
-    """Answer with the node, to those who ask for brokers; controllers have no address of their own here."""
+    """Answer this node as the one broker. A request for controllers gets MISMATCHED_ENDPOINT_TYPE."""
     body, kind = request.body, request.body.endpoint_type
     if kind == _CONTROLLERS:
         return _Response(
@@ -31,12 +31,12 @@ def describe_cluster(node: Node, request: Request) -> Any:
             error_code=Code.UNSUPPORTED_ENDPOINT_TYPE, error_message=f"Unsupported endpoint type {kind}"
         )
     host, port = node.endpoint
-    asked = body.include_cluster_authorized_operations
+    requested = body.include_cluster_authorized_operations
     return _Response(
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
         brokers=[_Response.DescribeClusterBroker(broker_id=node.node_id, host=host, port=port)],
-        cluster_authorized_operations=authorized.told(asked, authorized.ON_CLUSTER),
+        cluster_authorized_operations=authorized.if_requested(requested, authorized.ON_CLUSTER),
     )
 
 

@@ -1,9 +1,9 @@
 """DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, of single
 groups, and of the one broker.
 
-Settings of topics and of groups may be changed. Those of the broker are the server's and the store's, which
-are made when they are opened: they are read-only. Kafka's rules are those of ConfigHelper,
-ConfigAdminManager and ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
+Settings of topics and of groups may be changed. The broker's settings are read-only: they are the settings
+with which the server and its store were opened. Sources: Kafka's ConfigHelper, ConfigAdminManager and
+ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from segstore.server.request import Request
 from segstore.server.topics import shown
 from segstore.storage.meta.topic_info import TopicInfo, check_not_internal
 
-from .refusal import REFUSED, Refusal, told
+from .refusal import REFUSED, Refusal, code_and_message
 from .working import in_worker
 
 _Described = structs("DescribeConfigsResponse")
 _Listed = structs("ListConfigResourcesResponse")
 _Changes = dict[str, str | None]
 _Changing = Callable[[KafkaSettings, Any], _Changes]
-"""(settings that are held, settings of the request) -> what is to be changed."""
+"""(current settings, settings of the request) -> changes by name; None resets a setting to its default."""
 
 
 class ConfigResourceCode(IntEnum):
-    """What has settings, by Kafka's codes (org.apache.kafka.common.config.ConfigResource.Type)."""
+    """Types of resources that have settings, with Kafka's codes
+    (org.apache.kafka.common.config.ConfigResource.Type).
+    """
 
     TOPIC = 2
     BROKER = 4
@@ -49,7 +51,7 @@ class ConfigResourceCode(IntEnum):
 
 
 class AlterConfigOp(IntEnum):
-    """What is done to a setting (org.apache.kafka.clients.admin.AlterConfigOp.OpType)."""
+    """Operations on a setting (org.apache.kafka.clients.admin.AlterConfigOp.OpType)."""
 
     SET = 0
     DELETE = 1
@@ -61,13 +63,13 @@ class AlterConfigOp(IntEnum):
 
 
 def describe_configs(node: Node, request: Request) -> Any:
-    """Answer the settings of each resource, all of them or those that are named."""
+    """Answer the settings of each resource: all of them, or the ones in `configuration_keys`."""
     body = request.body
     return _Described(results=[_described(node, each, body) for each in body.resources])
 
 
 def _described(node: Node, resource: Any, body: Any) -> Any:
-    # Kafka has an empty text beside loggers, and null beside all others.
+    # As in Kafka: without an error the message is "" for loggers, null for every other resource type.
     no_error = "" if resource.resource_type == ConfigResourceCode.BROKER_LOGGER else None
     result = _Described.DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=no_error
@@ -78,7 +80,7 @@ def _described(node: Node, resource: Any, body: Any) -> Any:
             if wanted is None or entry.name in wanted:
                 result.configs.append(_entry(entry, read_only, body))
     except REFUSED as error:
-        result.error_code, result.error_message = told(error)
+        result.error_code, result.error_message = code_and_message(error)
     return result
 
 
@@ -94,7 +96,7 @@ def _settings(node: Node, resource: Any) -> Iterator[tuple[ConfigEntry, bool]]:
         made, held = group_settings(node.store).made(resource.resource_name), settings_of(node.store)
         yield from ((entry, False) for entry in config_entries.of_group(made, held))
     elif resource.resource_type == ConfigResourceCode.BROKER_LOGGER:
-        _check_loggers(node, resource)  # there are none
+        _check_loggers(node, resource)  # a broker has no loggers here, so nothing is yielded
     else:
         entries = _of_broker(node) if _checked_broker(node, resource) else _of_all_brokers(node)
         yield from ((entry, True) for entry in entries)
@@ -110,7 +112,7 @@ def _topic(node: Node, name: str) -> TopicInfo:
 
 
 def _checked_broker(node: Node, resource: Any) -> bool:
-    """Return whether the broker is meant; False for "", all brokers together."""
+    """Return True for the broker's id, False for "", which means all brokers (cluster-wide defaults)."""
     if resource.resource_type != ConfigResourceCode.BROKER:
         raise Refusal(
             Code.INVALID_REQUEST,
@@ -134,7 +136,7 @@ def _check_loggers(node: Node, resource: Any) -> None:
 
 
 def _of_broker(node: Node) -> list[ConfigEntry]:
-    """Return the settings of the server and of its store; where both have one, the server's counts."""
+    """Return the settings of the server and of its store; if both have a name, the server's setting wins."""
     held = settings_of(node.store)
     found = {} if held is None else {entry.name: entry for entry in config_entries.of_store(held)}
     found.update({entry.name: entry for entry in config_entries.of_server(node.config)})
@@ -166,9 +168,11 @@ def _entry(entry: ConfigEntry, read_only: bool, body: Any) -> Any:
 
 
 def list_config_resources(node: Node, request: Request) -> Any:
-    """Answer what has settings, of the types that are asked for or of all (KIP-1142, KafkaApis.
-    handleListConfigResources): groups for which settings were made. Brokers' loggers and client metrics have
-    none here; version 0 asks for client metrics alone.
+    """Answer the resources of the requested types, or of all types if none is named (KIP-1142,
+    KafkaApis.handleListConfigResources).
+
+    Groups are listed if they have settings of their own. Loggers and client metrics have no resources here;
+    version 0 asks for client metrics only.
     """
     asked = [ConfigResourceCode.CLIENT_METRICS] if request.version == 0 else request.body.resource_types
     if not {*asked} <= {*ConfigResourceCode}:
@@ -192,12 +196,12 @@ def list_config_resources(node: Node, request: Request) -> Any:
 
 
 def alter_configs(node: Node, request: Request) -> Any:
-    """Let topics and groups have the settings that are given, and no others."""
+    """Replace all explicit settings of topics and groups with the settings of the request."""
     return in_worker(node, request, lambda: _alter_all(node, request, _replacing))
 
 
 def incremental_alter_configs(node: Node, request: Request) -> Any:
-    """Change the settings that are given, and no others."""
+    """Apply the operations of the request to single settings of topics and groups."""
     return in_worker(node, request, lambda: _alter_all(node, request, _changing))
 
 
@@ -213,7 +217,7 @@ def _alter_all(node: Node, request: Request, changes: _Changing) -> Any:
                 raise Refusal(Code.INVALID_REQUEST, "the resource is in the request twice")
             _alter(node, each, changes, validate_only=body.validate_only)
         except REFUSED as error:
-            result.error_code, result.error_message = told(error)
+            result.error_code, result.error_message = code_and_message(error)
         results.append(result)
     return response(responses=results)
 
@@ -236,7 +240,7 @@ def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool
     if resource.resource_type != ConfigResourceCode.TOPIC:
         _checked_broker(node, resource)
         if all(_is_deleted(each) for each in resource.configs):
-            return  # none is set while the server runs, so that none is to be deleted
+            return  # brokers have no dynamic settings, so there is nothing to delete
         raise Refusal(
             Code.INVALID_REQUEST,
             "the broker's settings are read-only: they are made when the server and the store are opened",
@@ -252,13 +256,13 @@ def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool
 
 
 def _replacing(held: KafkaSettings, configs: Any) -> _Changes:
-    """Return the changes after which a topic or a group has just these settings."""
+    """Return changes that set `configs` and reset every other explicit setting."""
     _refuse_null(configs)
     return {**dict.fromkeys(held.explicit), **{each.name: each.value for each in configs}}
 
 
 def _changing(held: KafkaSettings, configs: Any) -> _Changes:
-    """Return the changes that the operations are. A setting that is unknown may be deleted, as in Kafka."""
+    """Return the changes of the operations; deleting an unknown setting does nothing, as in Kafka."""
     _refuse_null(each for each in configs if not _is_deleted(each))
     known = options(type(held))
     return {
@@ -267,7 +271,7 @@ def _changing(held: KafkaSettings, configs: Any) -> _Changes:
 
 
 def _is_deleted(config: Any) -> bool:
-    """Return whether the operation deletes a setting; those of AlterConfigs have no operation."""
+    """Return whether the operation is DELETE; AlterConfigs has no operations, which means SET."""
     return getattr(config, "config_operation", AlterConfigOp.SET) == AlterConfigOp.DELETE
 
 
@@ -278,7 +282,7 @@ def _refuse_null(configs: Any) -> None:
 
 
 def _operated(held: KafkaSettings, config: Any) -> str | None:
-    """Return the value that a setting gets; None for its default."""
+    """Return the new value of a setting, None to reset it to its default."""
     if config.config_operation == AlterConfigOp.SET:
         return str(config.value)
     if config.config_operation == AlterConfigOp.DELETE:
@@ -298,7 +302,7 @@ def _operated(held: KafkaSettings, config: Any) -> str | None:
 
 
 def _edited(settings: TopicConfig, config: Any) -> str:
-    """Return a list after words were appended to it or taken away."""
+    """Return the setting's list, as text, after APPEND or SUBTRACT of the words of `config`."""
     current = next(each for each in config_entries.of_topic(settings, None) if each.name == config.name)
     held, given = (
         [word.strip() for word in text.split(",")] if text else [] for text in (current.value, config.value)

@@ -1,6 +1,6 @@
-"""ConsumerGroupHeartbeat, ConsumerGroupDescribe: members and administrators of consumer groups (KIP-848).
+"""ConsumerGroupHeartbeat, ConsumerGroupDescribe: the APIs of consumer groups (KIP-848).
 
-Threads: the loop's; the group coordinator is asked in worker threads.
+Threads: handlers run in the loop's thread and call the group coordinator in worker threads.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from .coordinating import coordinated, coordinator_code, each_described, heartbe
 _Beaten = structs("ConsumerGroupHeartbeatResponse")
 _Described = structs("ConsumerGroupDescribeResponse")
 _NAMES_ITSELF = 1
-"""The first version in which members bring their ids with them (KIP-1082)."""
+"""The first version whose members make their own member ids (KIP-1082)."""
 _CLASSIC, _CONSUMER = 0, 1
-"""Kafka's types of members."""
+"""Kafka's codes of `member_type`."""
 
 
 # --- ConsumerGroupHeartbeat ------------------------------------------------------------------------
 
 
 def consumer_group_heartbeat(node: Node, request: Request) -> Later:
-    """Take what a member says; answer its epoch, and its partitions where they are others."""
+    """Handle a member's heartbeat; answer its epoch, and its assignment if that has changed."""
     body, asked = request.body, _asked(node, request)
 
     def run() -> Any:
@@ -77,7 +77,7 @@ def _asked(node: Node, request: Request) -> ConsumerHeartbeat:
 
 
 def _may_describe(node: Node, request: Request) -> MayDescribe | None:
-    """Return what says whether the client may describe a topic, None where it may describe all."""
+    """Return a predicate for the topics that the client may describe, None without an authorizer."""
     if node.authorizer is None:
         return None
     principal = request.channel.principal
@@ -98,7 +98,7 @@ def _owned(topics: Iterable[Any] | None) -> Assignment | None:
 
 
 def consumer_group_describe(node: Node, request: Request) -> Later:
-    """Answer each group by itself; a classic group is none of this kind."""
+    """Answer a result or an error for each group; a classic group gets GROUP_ID_NOT_FOUND."""
     describe = partial(_described, node.store)
     return each_described(node, request, request.body.group_ids, _Described, describe)
 
@@ -129,19 +129,19 @@ def _group(group: str, info: ConsumerGroupInfo, topics: AssignableTopics) -> Any
 
 
 def _member(member: ConsumerMember, target: Assignment, topics: AssignableTopics) -> Any:
-    told = member.subscription
+    subscription = member.subscription
     return _Described.Member(
         member_id=member.member_id,
-        instance_id=told.instance_id,
-        rack_id=told.rack_id,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
         member_epoch=member.epoch,
-        client_id=told.client_id,
-        client_host=told.client_host,
-        subscribed_topic_names=sorted(told.topic_names),
-        subscribed_topic_regex=told.topic_regex,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topic_names),
+        subscribed_topic_regex=subscription.topic_regex,
         assignment=_assignment(member.current.assigned, topics),
         target_assignment=_assignment(target, topics),
-        member_type=_CONSUMER if told.classic is None else _CLASSIC,
+        member_type=_CONSUMER if subscription.classic is None else _CLASSIC,
     )
 
 

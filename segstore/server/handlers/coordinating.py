@@ -1,7 +1,7 @@
-"""What handlers of groups and transactions share: requests run in worker threads, since any of them may write
-to an internal topic, and wait for its disk; and the codes that tell clients of a coordinator's errors.
+"""Helpers of the handlers of groups and transactions: worker threads, error codes, answers by topic.
 
-Threads: each function says where it runs.
+Coordinator calls run in worker threads, because each may write to an internal topic and wait for its disk.
+Threads: each function names the thread that it runs in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = Logger("segstore")
 
 INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 NO_OPERATIONS = -(1 << 31)
-"""Stands for authorized operations that nobody asked for."""
+"""Kafka's value of `authorized_operations` if the request did not ask for them."""
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (AclEntry.supportedOperations)."""
 
@@ -39,13 +39,13 @@ _CODES: dict[type[BaseException], Code] = {
     errors.StoreClosedError: Code.NOT_COORDINATOR,
     errors.UnknownTopicOrPartitionError: Code.COORDINATOR_NOT_AVAILABLE,
 }
-"""What happens to an internal topic is no concern of clients: they look for the coordinator anew, and ask
-again (Kafka: CoordinatorOperationExceptionHelper).
+"""Codes for errors of internal topics: clients find the coordinator again and retry (Kafka:
+CoordinatorOperationExceptionHelper).
 """
 
 
 def coordinator_code(error: BaseException) -> Code:
-    """Return the code that tells of an error of a coordinator; one that nobody expects is logged."""
+    """Return the error code of a coordinator's exception, and log it if that is UNKNOWN_SERVER_ERROR."""
     for kind in type(error).__mro__:
         if kind in _CODES:
             return _CODES[kind]
@@ -56,8 +56,9 @@ def coordinator_code(error: BaseException) -> Code:
 
 
 def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Callable[[Code], Any]) -> Later:
-    """Have `run` make the answer in a worker thread; where it raises, `failed` makes it of the error's code,
-    in the loop's thread. Called in the loop's thread.
+    """Run `run` in a worker thread, and send its result as the answer. Called in the loop's thread.
+
+    If `run` raises, the answer is `failed(error code)`, called in the loop's thread.
     """
     return in_worker(node, request, run, lambda error: failed(coordinator_code(error)), waits=True)
 
@@ -65,8 +66,9 @@ def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Ca
 def each_described(
     node: Node, request: Request, groups: Iterable[str], response: Any, describe: Callable[[str], Any]
 ) -> Later:
-    """Have `describe` tell of each group by itself, in a worker thread; `response` are the structs of the
-    answer. Called in the loop's thread.
+    """Answer `describe(group)` for each group, made in a worker thread. Called in the loop's thread.
+
+    `response` has the structs of the answer.
     """
 
     def run() -> Any:
@@ -84,7 +86,7 @@ def each_described(
 
 
 def heartbeat_answer(kind: Any, beaten: Any) -> Any:
-    """Return the answer of a group's coordinator, a `Beaten` or `ShareBeaten`, as the struct `kind`."""
+    """Return a coordinator's heartbeat result, a `Beaten` or `ShareBeaten`, as a struct of `kind`."""
     given = None
     if beaten.assignment is not None:
         topics = [
@@ -101,12 +103,12 @@ def heartbeat_answer(kind: Any, beaten: Any) -> Any:
 
 
 def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:
-    """Return the partitions of topics whose `partitions` are numbers."""
+    """Return the partitions of topic structs that have a `name`, and numbers as `partitions`."""
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
 
 
 def by_topic(codes: dict[TopicPartition, Code], topic_kind: Any, partition_kind: Any) -> list[Any]:
-    """Return an answer's topics, which have `partitions` with an `error_code` each, in the given order."""
+    """Return an answer's topic structs, with one error code per partition, in the order of `codes`."""
     topics: dict[str, Any] = {}
     for (topic, number), code in codes.items():
         held = topics.get(topic) or topics.setdefault(topic, topic_kind(name=topic))

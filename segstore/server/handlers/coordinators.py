@@ -1,5 +1,5 @@
-"""FindCoordinator: the only node coordinates all groups, transactions and share partitions (KIP-699 for many
-keys at once, KIP-932 for share partitions).
+"""FindCoordinator: this node coordinates all groups, transactions and share partitions (KIP-699 for several
+keys in a request, KIP-932 for share partitions).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from segstore.server.request import Request
 
 _Response = structs("FindCoordinatorResponse")
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-_BATCHED = 4  # the first version with many keys
+_BATCHED = 4  # the first version with several keys
 _SHARES_SINCE = 6
 
 
 def find_coordinator(node: Node, request: Request) -> Any:
-    """Answer with this node."""
+    """Answer this node as the coordinator of each valid key."""
     body = request.body
     keys = body.coordinator_keys if request.version >= _BATCHED else [body.key]
     found = [_found(node, key, _refusal(body.key_type, key, request.version)) for key in keys]
@@ -30,7 +30,7 @@ def find_coordinator(node: Node, request: Request) -> Any:
     (one,) = found
     return _Response(
         error_code=one.error_code,
-        error_message=one.error_message or Code.NONE.name,  # as Kafka says it; kafkajs' tests compare it
+        error_message=one.error_message or Code.NONE.name,  # "NONE" as in Kafka: kafkajs' tests compare it
         node_id=one.node_id,
         host=one.host,
         port=one.port,
@@ -38,7 +38,7 @@ def find_coordinator(node: Node, request: Request) -> Any:
 
 
 def _refusal(key_type: int, key: str, version: int) -> str | None:
-    """Return why a key is none of a coordinator that is here, None if it is one."""
+    """Return an error message if the key or its type is invalid, else None."""
     if key_type == SHARE and version >= _SHARES_SINCE:
         try:
             parse_share_key(key)

@@ -1,5 +1,5 @@
-"""Fetch: batches as they are stored, by sendfile, at once or when there are enough of them (KIP-227, KIP-516,
-KIP-595; Kafka: KafkaApis.handleFetchRequest).
+"""Fetch: stored batches, sent by sendfile, at once or when `min_bytes` are there (KIP-227, KIP-516, KIP-595;
+Kafka: KafkaApis.handleFetchRequest).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _monotonic_ms() -> int:
 
 
 class _FetchUnderWay(NamedTuple):
-    """A request under way."""
+    """A Fetch request that is not answered yet, with its session and its limits."""
 
     request: Request
     context: FetchContext
@@ -60,7 +60,7 @@ class _FetchUnderWay(NamedTuple):
 
 
 class Fetches:
-    """What all fetches of a server share."""
+    """The fetch sessions, the purgatory and the throttles of a server."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._most = node, node.config.fetch_max_bytes
@@ -88,13 +88,11 @@ class Fetches:
         return answer
 
     def _keep(self, fetch: _FetchUnderWay) -> None:
-        """Have the next requests like this one answered by their bytes. What has matched this request stays
-        learned, although the handler had to answer.
-        """
+        """Learn the request's frame: later requests with the same bytes are answered without decoding."""
         request, context, terms = fetch.request, fetch.context, fetch.terms
         learned = request.channel.learned
         if isinstance(learned, LearnedFetch) and learned.is_like:
-            return
+            return  # the frame matched and stays learned; only its answer needed this handler
         if self._node.store.mode != "rw" or self._node.authorizer is not None:
             return
         serve = partial(self._serve_again, fetch)
@@ -114,10 +112,11 @@ class Fetches:
         self._later(again, lambda: self._serve(again, False))
 
     def _serve(self, fetch: _FetchUnderWay, may_wait: bool = True) -> Any:
-        """Answer a fetch, park it where it may wait, or have a worker read what it needs first."""
+        """Answer or park a fetch, or first let a worker read aborted transactions that it needs."""
         terms = fetch.terms
         may_wait = may_wait and terms.max_wait_ms > 0
-        seen = self.purgatory.publications if may_wait else 0  # what is published from here on ends the wait
+        # Read first, so that a publication during the look ends the wait.
+        seen = self.purgatory.publications if may_wait else 0
         found = look(self._logs, fetch.context.wanted, terms)
         if found.unsearched:
             found.release()
@@ -130,16 +129,14 @@ class Fetches:
         return LATER
 
     def _finish(self, fetch: _FetchUnderWay, found: Look, seen: int) -> None:
-        """Answer a fetch that has waited, with what there is: what it `found` where that was nothing, and
-        nothing was published since.
-        """
+        """Answer a parked fetch; read again unless nothing was found and nothing was published since."""
         if not found.size and seen == self.purgatory.publications:
             self._later(fetch, lambda: self._answer(fetch, found))
         else:
             self._later(fetch, lambda: self._serve(fetch, False))
 
     def _later(self, fetch: _FetchUnderWay, serve: Callable[[], Any]) -> None:
-        """Serve a fetch whose handler has returned. What fails unexpectedly ends its connection."""
+        """Serve a fetch whose handler has returned, and close its connection if that raises."""
         try:
             answer = serve()
             if answer is not LATER:
@@ -149,13 +146,11 @@ class Fetches:
             fetch.request.channel.close()
 
     def _search(self, fetch: _FetchUnderWay, unsearched: list[PartitionLog], may_wait: bool) -> Any:
-        """Read the aborted transactions of logs in a worker thread, then serve the fetch. An error is met
-        again, and answered, when the partition is read.
-        """
+        """Read the aborted transactions of logs in a worker thread, then serve the fetch."""
 
         def run() -> None:
             for each in unsearched:
-                with suppress(SegstoreError):
+                with suppress(SegstoreError):  # raised again, and answered, when the partition is read
                     outcomes(each)
 
         def done(_: object) -> None:
@@ -166,7 +161,7 @@ class Fetches:
         return work(self._node, fetch.request, run, done)
 
     def throttle_of(self, request: Request) -> QuotaThrottle:
-        """Return the throttle of a user and client id; the last ones that were asked for are at hand."""
+        """Return the throttle of a user and client id, from a cache of up to `_MOST_AT_HAND`."""
         user, client_id = key = request.channel.principal, request.client_id or ""
         throttle = self._throttles.get(key)
         if throttle is None:
@@ -176,7 +171,7 @@ class Fetches:
         return throttle
 
     def _terms(self, request: Request, throttle: QuotaThrottle) -> Terms:
-        """Take less than the client asks for where its quota could not pay for more within its window."""
+        """Return the fetch's limits; `max_bytes` is lowered to the bytes that its quota allows at once."""
         body = request.body
         most = max(min(body.max_bytes, self._most), 0)
         if throttle.bound is not None:
@@ -201,8 +196,9 @@ class Fetches:
         )
 
     def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool]:
-        """Return what says whether the client may read a topic. A session's partitions are judged with each
-        request anew. A replica needs a right of the cluster's.
+        """Return a predicate for the topics that the client may read, checked anew with each request.
+
+        A replica needs CLUSTER_ACTION on the cluster instead of READ on the topic.
         """
         node, principal = self._node, request.channel.principal
         if replica_id >= 0:
@@ -210,7 +206,7 @@ class Fetches:
         return lambda topic: node.allows(principal, AclOperation.READ, ResourceType.TOPIC, topic)
 
     def _answer(self, fetch: _FetchUnderWay, found: Look) -> Any:
-        """Return the response's body, to which the stretches belong from now on."""
+        """Return the response's body, which owns the found stretches from now on."""
         body, throttle = fetch.context.answer(found.fetched), fetch.throttle
         if body.error_code:
             found.release()

@@ -1,6 +1,6 @@
-"""ListGroups, DescribeGroups, DeleteGroups: what administrators ask of groups.
+"""ListGroups, DescribeGroups, DeleteGroups: the administration of groups.
 
-Threads: the loop's; the coordinator is asked in worker threads, since it may read a log.
+Threads: handlers run in the loop's thread and call the coordinator in worker threads, as it may read a log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Described = structs("DescribeGroupsResponse")
 _Deleted = structs("DeleteGroupsResponse")
 
 CLASSIC, CONSUMER, SHARE, UNKNOWN = "classic", "consumer", "share", "Unknown"
-"""Kafka's types of groups; of a group of a protocol that is not known here only its id is."""
+"""Group types as Kafka names them. UNKNOWN is type and state of a group whose protocol is unsupported."""
 _TELLS_MISSING = 6
 
 
@@ -36,7 +36,7 @@ _TELLS_MISSING = 6
 
 
 def list_groups(node: Node, request: Request) -> Later:
-    """Answer all groups; filters of states and types disregard case, and empty ones let all pass."""
+    """Answer all groups that match the state and type filters, ignoring case; empty filters match all."""
     states = {each.lower() for each in request.body.states_filter}
     types = {each.lower() for each in request.body.types_filter}
 
@@ -77,8 +77,10 @@ def _listing(group: str, protocol: str, state: str, kind: str) -> Any:
 
 
 def describe_groups(node: Node, request: Request) -> Later:
-    """Answer each group by itself. A missing one is dead, and from version 6 on an error; so is a consumer
-    group, of which ConsumerGroupDescribe tells.
+    """Answer a result or an error for each classic group.
+
+    A missing group is answered as Dead, since version 6 also with GROUP_ID_NOT_FOUND. The same goes for a
+    consumer group, which ConsumerGroupDescribe describes.
     """
 
     def describe(group: str) -> Any:
@@ -107,7 +109,7 @@ def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
 
 
 def _group(group: str, info: GroupInfo) -> Any:
-    """Only a stable group tells its protocol, and what its members said for it (ClassicGroup)."""
+    """Return a group's answer; protocol and member metadata only if it is stable (Kafka: ClassicGroup)."""
     stable = info.state is ClassicGroupState.STABLE
     members = [
         _Described.DescribedGroupMember(
@@ -133,8 +135,9 @@ def _group(group: str, info: GroupInfo) -> Any:
 
 
 def delete_groups(node: Node, request: Request) -> Later:
-    """Delete groups that have no members, each by itself, and once. As in Kafka, a group without a name is
-    one that is not there.
+    """Delete groups that have no members; answer a code for each. A group named twice is deleted once.
+
+    As in Kafka, the empty group id gets GROUP_ID_NOT_FOUND.
     """
     names = list(dict.fromkeys(request.body.groups_names))
     kind = _Deleted.DeletableGroupResult

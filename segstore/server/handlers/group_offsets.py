@@ -1,6 +1,6 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of groups.
 
-Threads: the loop's; the coordinator is asked in worker threads.
+Threads: handlers run in the loop's thread and call the coordinator in worker threads.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Codes = dict[TopicPartition, Code]
 
 # --- OffsetCommit --------------------------------------------------------------------------------
 
-_TELLS_GROUP = _KNOWS_EPOCHS = 9  # the first version that is told that there is no such group
+_TELLS_GROUP = _KNOWS_EPOCHS = 9  # the first version that knows GROUP_ID_NOT_FOUND
 _COMMITS_BY_ID = 10
 
 
 def offset_commit(node: Node, request: Request) -> Later:
-    """Commit for a member, or for a group without members; what is wrong with one partition leaves the
-    others alone.
+    """Commit offsets for a member, or for a group without members. A refused partition gets its own code,
+    and the offsets of the other partitions are committed.
     """
     body, store = request.body, node.store
     topics = NamedTopics(node, body.topics, request.version >= _COMMITS_BY_ID)
@@ -51,7 +51,7 @@ def offset_commit(node: Node, request: Request) -> Later:
     )
 
     def run() -> Any:
-        codes = commit_apart(
+        codes = commit_valid(
             store,
             offsets,
             lambda good: shared(store, GroupCoordinator).commit(
@@ -64,8 +64,10 @@ def offset_commit(node: Node, request: Request) -> Later:
 
 
 def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, tells_group: bool) -> Codes:
-    """Return the codes for a member that is unknown because its group is not there (GroupMetadataManager:
-    validateOffsetCommit). Older requests can't be told that, and get ILLEGAL_GENERATION.
+    """Return `codes` with UNKNOWN_MEMBER_ID replaced if the member's whole group does not exist.
+
+    The replacement is GROUP_ID_NOT_FOUND, or ILLEGAL_GENERATION for versions that don't know that code
+    (GroupMetadataManager.validateOffsetCommit).
     """
     if Code.UNKNOWN_MEMBER_ID not in codes.values() or member.generation_id < 0:
         return codes
@@ -76,7 +78,7 @@ def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, tel
 
 
 def offsets_of(topics: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets of an OffsetCommit or a TxnOffsetCommit; a null note is an empty one."""
+    """Return the offsets of an OffsetCommit or a TxnOffsetCommit; null metadata becomes ""."""
     return {
         TopicPartition(topic.name, each.partition_index): OffsetAndMetadata(
             each.committed_offset, each.committed_metadata or "", each.committed_leader_epoch
@@ -86,14 +88,15 @@ def offsets_of(topics: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]
     }
 
 
-def commit_apart(
+def commit_valid(
     store: Store,
     offsets: Offsets,
     commit: Callable[[Any], None],
-    tell: Callable[[BaseException], Code] = coordinator_code,
+    code_for: Callable[[BaseException], Code] = coordinator_code,
 ) -> Codes:
-    """Call `commit` with the offsets that may be committed; return a code for each of `offsets`, by `tell`
-    where it raises.
+    """Call `commit` with the offsets that are not refused; return a code for each of `offsets`.
+
+    If `commit` raises, `code_for` turns the error into the code of each offset that was passed.
     """
     refused = shared(store, GroupOffsets).refused(offsets)
     codes = {at: code_of(refused[at]) if at in refused else Code.NONE for at in offsets}
@@ -104,17 +107,17 @@ def commit_apart(
         except RecordTooLargeError:
             codes |= dict.fromkeys(good, Code.INVALID_COMMIT_OFFSET_SIZE)
         except SegstoreError as error:
-            codes |= dict.fromkeys(good, tell(error))
+            codes |= dict.fromkeys(good, code_for(error))
     return codes
 
 
 def _committed(topics: NamedTopics, codes: Codes) -> Any:
     kinds = _Committed.OffsetCommitResponseTopic, _Committed.OffsetCommitResponsePartition
-    return _Committed(topics=topics.told(by_topic(codes, *kinds), lambda each: unknown(each, *kinds)))
+    return _Committed(topics=topics.with_ids(by_topic(codes, *kinds), lambda each: unknown(each, *kinds)))
 
 
 def unknown(topic: Any, topic_kind: Any, partition_kind: Any) -> Any:
-    """Return the answer to a commit for a topic whose id is not known."""
+    """Return a topic's struct with UNKNOWN_TOPIC_ID for each of its partitions."""
     numbers = [each.partition_index for each in topic.partitions]
     code = Code.UNKNOWN_TOPIC_ID
     parts = [partition_kind(partition_index=number, error_code=code) for number in numbers]
@@ -128,14 +131,14 @@ _ABSENT = OffsetAndMetadata(-1)
 
 
 class _GroupOffsets(NamedTuple):
-    """The offsets of one group; `code` is of the whole group."""
+    """The committed offsets of one group, with a code for each; `code` is the error of the whole group."""
 
     offsets: dict[TopicPartition, tuple[OffsetAndMetadata, Code]]
     code: Code = Code.NONE
 
 
 def offset_fetch(node: Node, request: Request) -> Later:
-    """Answer the committed offsets of one group, from version 8 on of many."""
+    """Answer OffsetFetch: the committed offsets of one group, or of several since version 8."""
     body, store = request.body, node.store
     if request.version >= _MANY_GROUPS:
         by_id = request.version >= _FETCHES_BY_ID
@@ -167,25 +170,25 @@ def _group(store: Store, asked: Any, topics: NamedTopics, require_stable: bool) 
     except SegstoreError as error:
         found = _failed(wanted, coordinator_code(error))
     kinds = _Fetched.OffsetFetchResponseTopics, _Fetched.OffsetFetchResponsePartitions
-    told = [] if found.code else topics.told(_topics(found, *kinds), _unknown)
+    rows = [] if found.code else topics.with_ids(_topics(found, *kinds), _unknown)
     if wanted is None:
-        _tell_ids(store, told)
-    return _Fetched.OffsetFetchResponseGroup(group_id=asked.group_id, topics=told, error_code=found.code)
+        _set_ids(store, rows)
+    return _Fetched.OffsetFetchResponseGroup(group_id=asked.group_id, topics=rows, error_code=found.code)
 
 
 def _unknown(topic: Any) -> Any:
-    """Return the answer of a topic whose id is not known."""
-    told = _Fetched.OffsetFetchResponseTopics(topic_id=topic.topic_id)
+    """Return a topic's struct with UNKNOWN_TOPIC_ID for each of its partitions."""
+    answer = _Fetched.OffsetFetchResponseTopics(topic_id=topic.topic_id)
     for number in topic.partition_indexes:
-        told.partitions.append(
+        answer.partitions.append(
             _Fetched.OffsetFetchResponsePartitions(
                 partition_index=number, committed_offset=-1, error_code=Code.UNKNOWN_TOPIC_ID
             )
         )
-    return told
+    return answer
 
 
-def _tell_ids(store: Store, topics: Iterable[Any]) -> None:
+def _set_ids(store: Store, topics: Iterable[Any]) -> None:
     infos = store.topics()
     for topic in topics:
         info = infos.get(topic.name)
@@ -193,7 +196,7 @@ def _tell_ids(store: Store, topics: Iterable[Any]) -> None:
 
 
 def _one_group(request: Request, found: _GroupOffsets) -> Any:
-    """Version 1 tells an error of the group with each partition."""
+    """Return the answer for one group (before version 8); version 1 has no top-level error."""
     tells = request.version >= _TOP_LEVEL_ERROR
     kinds = _Fetched.OffsetFetchResponseTopic, _Fetched.OffsetFetchResponsePartition
     topics = [] if found.code and tells else _topics(found, *kinds)
@@ -203,7 +206,7 @@ def _one_group(request: Request, found: _GroupOffsets) -> Any:
 def _look(store: Store, group: str, topics: Any, require_stable: bool) -> _GroupOffsets:
     try:
         kept = shared(store, GroupOffsets)
-        # First: a transaction that ends meanwhile has its offsets among the committed ones.
+        # Pending offsets are read first: if their transaction commits in between, `committed` has them.
         pending = kept.pending(group) if require_stable else set()
         committed = kept.as_sent(group)
     except SegstoreError as error:
@@ -247,7 +250,7 @@ def _topics(found: _GroupOffsets, topic_kind: Any, partition_kind: Any) -> list[
 
 
 def offset_delete(node: Node, request: Request) -> Later:
-    """Delete offsets of topics to which no member of the group subscribes (KIP-496)."""
+    """Delete offsets of topics that no member of the group subscribes to (KIP-496)."""
     body = request.body
     wanted = [TopicPartition(t.name, each.partition_index) for t in body.topics for each in t.partitions]
     return coordinated(

@@ -1,7 +1,8 @@
-"""InitProducerId: an id for an idempotent producer, or that of a transactional id, with an epoch that fences
-its earlier producers (KIP-98, KIP-360; Kafka: TransactionCoordinator.handleInitProducerId).
+"""InitProducerId: a new producer id for an idempotent producer, or the producer id of a transactional id with
+a raised epoch, which fences earlier producers (KIP-98, KIP-360; Kafka:
+TransactionCoordinator.handleInitProducerId).
 
-Threads: the answer is made in a worker thread, since a block of ids, and the state of a transactional id, are
+Threads: the answer is made in a worker thread, because a block of ids, or the state of a transactional id, is
 made durable first.
 """
 
@@ -29,7 +30,7 @@ _FENCED_SINCE = 4
 
 
 def init_producer_id(node: Node, request: Request) -> Any:
-    """Answer with a producer id and its epoch."""
+    """Answer a producer id and its epoch."""
     body = request.body
     if body.transactional_id == "" or (body.producer_id < 0) != (body.producer_epoch < 0):
         return _refused(Code.INVALID_REQUEST)
@@ -62,7 +63,7 @@ def _code(error: BaseException, version: int) -> Code:
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, OffsetNotAvailableError):
         return Code.COORDINATOR_LOAD_IN_PROGRESS
-    if isinstance(error, StorageError):  # clients try again
+    if isinstance(error, StorageError):  # a code on which clients retry
         return Code.COORDINATOR_NOT_AVAILABLE
     return code_of(error) if isinstance(error, SegstoreError) else Code.UNKNOWN_SERVER_ERROR
 

@@ -1,5 +1,5 @@
-"""ListOffsets: the offset that belongs to a time, or to one of the numbers that stand for a place (KIP-79,
-KIP-734, KIP-1023; Kafka: ReplicaManager.fetchOffset and Partition.fetchOffsetForTimestamp).
+"""ListOffsets: the offset for a timestamp, or for a special timestamp like EARLIEST (KIP-79, KIP-734,
+KIP-1023; Kafka: ReplicaManager.fetchOffset and Partition.fetchOffsetForTimestamp).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_AVAILABLE_SINCE = 5
 
 
 class SpecialTimestamp(IntEnum):
-    """Numbers in place of a timestamp (Kafka: ListOffsetsRequest)."""
+    """Negative timestamps that name a position in the log (Kafka: ListOffsetsRequest)."""
 
     LATEST = -1
     EARLIEST = -2
@@ -52,7 +52,7 @@ _SINCE = {
 
 
 class FoundOffset(NamedTuple):
-    """An offset with its timestamp and leader epoch; -1 where there is none."""
+    """An offset with its timestamp and leader epoch; -1 stands for an absent value."""
 
     timestamp: int = -1
     offset: int = -1
@@ -60,7 +60,10 @@ class FoundOffset(NamedTuple):
 
 
 class AskedPartition(NamedTuple):
-    """One partition, and up to where its client reads the log: None for all of it."""
+    """One partition of a ListOffsets request, with the timestamp to look up.
+
+    `committed` is True for a read_committed consumer, False for read_uncommitted, None for a replica.
+    """
 
     log: PartitionLog
     timestamp: int
@@ -68,7 +71,7 @@ class AskedPartition(NamedTuple):
 
     @property
     def needs_search(self) -> bool:
-        """Whether records have to be read."""
+        """Whether the lookup reads records."""
         return self.timestamp >= 0 or self.timestamp == SpecialTimestamp.MAX_TIMESTAMP
 
     def bound(self) -> int:
@@ -78,8 +81,8 @@ class AskedPartition(NamedTuple):
         return self.log.last_stable_offset if self.committed else self.log.high_watermark
 
     def find(self) -> FoundOffset:
-        """Return the offset. Raises OffsetNotAvailableError while a new leader does not know the high
-        watermark; CorruptRecordError, StorageError, StoreClosedError.
+        """Return the offset for the timestamp. Raises OffsetNotAvailableError while a new leader's high
+        watermark lags; CorruptRecordError, StorageError, StoreClosedError.
         """
         held = self.log
         if self.timestamp == SpecialTimestamp.LATEST:
@@ -91,7 +94,7 @@ class AskedPartition(NamedTuple):
         if self.timestamp in (
             SpecialTimestamp.LATEST_TIERED,
             SpecialTimestamp.EARLIEST_PENDING_UPLOAD,
-        ):  # nothing is tiered
+        ):  # there is no tiered storage
             return FoundOffset()
         found = held.max_timestamp() if self.timestamp == SpecialTimestamp.MAX_TIMESTAMP else self.at_time()
         if found is None or found[1] >= self.bound():
@@ -100,13 +103,15 @@ class AskedPartition(NamedTuple):
         return FoundOffset(*found, held.epoch_of(found[1]))
 
     def at_time(self) -> tuple[int, int] | None:
-        """Return timestamp and offset of the first record at the time or later."""
+        """Return (timestamp, offset) of the first record at `timestamp` or later."""
         offset = self.log.offset_for_time(self.timestamp)
         return None if offset is None else (self.log.read_one(offset).timestamp, offset)
 
     def check_available(self) -> None:
-        """Raise OffsetNotAvailableError while the high watermark is below the leader's first offset: it may
-        go up without any append (KIP-207).
+        """Raise OffsetNotAvailableError while the high watermark is below the leader epoch's first offset.
+
+        A new leader's high watermark may lag: an answer from it could be lower than an earlier answer
+        (KIP-207).
         """
         held = self.log
         if held.has_replicas and self.committed is not None:
@@ -116,16 +121,16 @@ class AskedPartition(NamedTuple):
 
 
 def list_offsets(node: Node, request: Request) -> Any:
-    """Answer at once where only ends are asked for; searches are made in a worker thread."""
+    """Answer the offset of each partition; a worker thread makes the lookups that read records."""
     body, logs = request.body, node.part(Logs)
     named = Counter((topic.name, each.partition_index) for topic in body.topics for each in topic.partitions)
     searches, topics = [], []
     for topic in body.topics:
-        told = _Topic(name=topic.name)
-        topics.append(told)
+        row = _Topic(name=topic.name)
+        topics.append(row)
         for each in topic.partitions:
             answer = _Partition(partition_index=each.partition_index)
-            told.partitions.append(answer)
+            row.partitions.append(answer)
             if named[topic.name, each.partition_index] > 1:
                 answer.error_code = Code.INVALID_REQUEST
                 continue
@@ -159,7 +164,7 @@ def _answer(version: int, asked: AskedPartition, answer: Any) -> None:
 
 
 def _guarded(version: int, answer: Any, run: Callable[[], Any]) -> Any:
-    """Return the result of `run`, None where it failed: then the answer has its error."""
+    """Return the result of `run`, or None after setting the answer's code to the error of `run`."""
     try:
         return run()
     except SegstoreError as error:

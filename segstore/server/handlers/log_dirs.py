@@ -1,9 +1,7 @@
-"""DescribeLogDirs, AlterReplicaLogDirs: the directories in which the logs lie, and the sizes of these
-(KIP-113, KIP-827).
+"""DescribeLogDirs, AlterReplicaLogDirs: the directories of the logs, and the logs' sizes (KIP-113, KIP-827).
 
-A store has one; of a replicated store every directory is one, with the replicas in it. Nothing is moved from
-one to another over the wire. Kafka's rules are those of ReplicaManager's describeLogDirs and
-alterReplicaLogDirs.
+A plain store is one log directory. A replicated store has one for each of its replica directories. No replica
+is moved between directories over the wire. Source: ReplicaManager's describeLogDirs and alterReplicaLogDirs.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _Wanted = Mapping[str, Iterable[int]]
 
 
 def describe_log_dirs(node: Node, request: Request) -> Any:
-    """Answer each directory with the partitions that are asked for and lie there."""
+    """Answer each log directory, with the sizes of its requested partitions."""
     return in_worker(node, request, lambda: _described(node, request.body))
 
 
@@ -51,7 +49,7 @@ def _described(node: Node, body: Any) -> Any:
 
 
 def _of_logs(node: Node, topic: str, numbers: Iterable[int]) -> list[Any]:
-    """Return the sizes of logs; one that is not there, or can't be opened, is left out, as Kafka does."""
+    """Return the sizes of logs, without missing logs and logs that can't be opened, as in Kafka."""
     found = []
     for number in numbers:
         try:
@@ -80,7 +78,7 @@ def _of_replicas(directory: DataDirectory, wanted: _Wanted) -> Any:
 
 
 def _result(files: Files, path: str, sizes: Mapping[str, list[Any]]) -> Any:
-    """Return what is told of one directory, and of the volume that it lies in."""
+    """Return the struct of one directory: sizes of its logs, total and free bytes of its volume."""
     try:
         with os_errors():
             space = files.space(path)
@@ -96,7 +94,7 @@ def _result(files: Files, path: str, sizes: Mapping[str, list[Any]]) -> Any:
 
 
 def alter_replica_log_dirs(node: Node, request: Request) -> Any:
-    """Answer for each partition whether it lies in the directory to which it shall go."""
+    """Answer NONE for each partition that is in the wanted directory already, else an error code."""
     return in_worker(node, request, lambda: _placed(node, request.body))
 
 
@@ -117,7 +115,7 @@ def _placed(node: Node, body: Any) -> Any:
 
 
 def _place(node: Node, path: str, topic: str, number: int) -> Code:
-    """Return NONE where a partition's log lies in the directory `path` already."""
+    """Return NONE if a partition's log is in the directory `path`, else the reason as an error code."""
     store, info = node.store, shown(node.store).get(topic)
     here: dict[str, DataDirectory | None] = {store.path: None}
     if (of_many := replicated(store)) is not None:

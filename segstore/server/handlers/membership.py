@@ -1,7 +1,8 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: members of classic groups, beside those in the process.
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: remote members of classic groups.
 
-A join and a sync are answered when the group has gone on: their tickets tell the loop. Threads: the loop's;
-the group coordinator is asked in worker threads.
+JoinGroup and SyncGroup are answered when the group's rebalance completes that phase: the coordinator returns
+a ticket, which calls back in the loop. Threads: handlers run in the loop's thread and call the group
+coordinator in worker threads.
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ def _when_done(
     done: Callable[[Any], Any],
     failed: Callable[[BaseException], Any],
 ) -> Later:
-    """Answer what `done` makes of the ticket's result, or `failed` of an error, once the ticket is done."""
+    """Answer `done(result)` when the ticket of `ask` is done, or `failed(error)` if it or `ask` fails."""
 
-    def tell(ticket: Ticket[Any]) -> None:
+    def send(ticket: Ticket[Any]) -> None:
         try:
             answer = done(ticket.get())
         except Exception as error:
             answer = failed(error)
         request.answer(answer)
 
-    tell_surely = guarded(request, tell)
+    send_guarded = guarded(request, send)
 
     def asked(result: Ticket[Any] | BaseException) -> None:
         if isinstance(result, BaseException):
             request.answer(failed(result))
         else:
-            result.when_done(lambda: node.loop.soon(partial(tell_surely, result)))
+            result.when_done(lambda: node.loop.soon(partial(send_guarded, result)))
 
     return work(node, request, ask, asked, waits=True)
 
@@ -66,7 +67,7 @@ _NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # first versions: KIP-394, KIP-559, KIP-
 
 
 def join_group(node: Node, request: Request) -> Later:
-    """Park the request until all members have joined."""
+    """Join a member to its group; answered when all members have joined."""
     body, joining = request.body, _joining(node, request)
     return _when_done(
         node,
@@ -78,7 +79,7 @@ def join_group(node: Node, request: Request) -> Later:
 
 
 def _joining(node: Node, request: Request) -> Joining:
-    """Version 0 has no rebalance timeout: the session's stands for it (JoinGroupRequest)."""
+    """Return the coordinator's form of a JoinGroup request."""
     body, version = request.body, request.version
     rebalance_ms = body.rebalance_timeout_ms
     return Joining(
@@ -88,6 +89,7 @@ def _joining(node: Node, request: Request) -> Joining:
         client_id=request.client_id or "",
         client_host=f"/{request.channel.peer}",
         session_timeout_ms=body.session_timeout_ms,
+        # Version 0 has no rebalance timeout: the session timeout is used (Kafka: JoinGroupRequest).
         rebalance_timeout_ms=body.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
         protocol_type=body.protocol_type,
         initial_delay_ms=node.config.group_initial_rebalance_delay_ms,
@@ -131,7 +133,7 @@ _NAMES_PROTOCOL = 5
 
 
 def sync_group(node: Node, request: Request) -> Later:
-    """Park the request until the leader has brought the assignments."""
+    """Answer a member's assignment when the group's leader has sent the assignments of all members."""
     body = request.body
 
     def ask() -> Ticket[bytes]:
@@ -154,8 +156,8 @@ def sync_group(node: Node, request: Request) -> Later:
 
     def failed(error: BaseException) -> Any:
         code = coordinator_code(error)
-        # Clients know no COORDINATOR_LOAD_IN_PROGRESS in this answer, and join again by the code that brokers
-        # sent before Kafka 4.
+        # Clients don't know COORDINATOR_LOAD_IN_PROGRESS in a SyncGroup answer. They join again on
+        # REBALANCE_IN_PROGRESS, which brokers before Kafka 4 sent.
         loads = code is Code.COORDINATOR_LOAD_IN_PROGRESS
         return _Synced(error_code=Code.REBALANCE_IN_PROGRESS if loads else code)
 
@@ -174,7 +176,7 @@ def heartbeat(node: Node, request: Request) -> Later:
         return _Beaten()
 
     def failed(code: Code) -> Any:
-        # As brokers do: clients know no such code in this answer.
+        # As in Kafka: clients don't know COORDINATOR_LOAD_IN_PROGRESS in a Heartbeat answer.
         return _Beaten(error_code=Code.NONE if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code)
 
     return coordinated(node, request, run, failed)
@@ -184,7 +186,7 @@ _MANY_LEAVE = 3
 
 
 def leave_group(node: Node, request: Request) -> Later:
-    """Remove members; from version 3 on several, each with an error code of its own (KIP-345)."""
+    """Remove one member, or several since version 3, each with its own error code (KIP-345)."""
     body = request.body
     if request.version >= _MANY_LEAVE:
         leaving = [(each.member_id, each.group_instance_id) for each in body.members]

@@ -1,8 +1,8 @@
-"""Metadata and DescribeTopicPartitions: topics, and who leads their partitions.
+"""Metadata and DescribeTopicPartitions: topics, and the leaders of their partitions.
 
-Versions: an absent list of topics means all of them, in version 0 an empty one; ids count from version 12 on;
-a topic that is missing is created where the client and auto.create.topics.enable allow it. Kafka's rules are
-those of KafkaApis.handleTopicMetadataRequest and DescribeTopicPartitionsRequestHandler.
+A null list of topics means all topics; in version 0 an empty list does. Topic ids are used since version 12.
+A missing topic is created if the client and auto.create.topics.enable allow it. Source:
+KafkaApis.handleTopicMetadataRequest, DescribeTopicPartitionsRequestHandler.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ _Response = structs("MetadataResponse")
 _Described = structs("DescribeTopicPartitionsResponse")
 _IDS_SINCE = 12
 _AT_ONCE = 500
-"""Partitions that are told in the loop's thread, where others wait; more are told by a worker."""
+"""Most partitions that the loop's thread encodes for one answer; a worker encodes larger answers."""
 _KNOWN_AT_ONCE = 5_000
-"""The same of partitions whose logs are open and whose rows are remembered, which takes a tenth of the time.
-"""
+"""The same limit for partitions with open logs and cached rows, which take a tenth of the time."""
 
 
 class _AskedTopic(NamedTuple):
-    """One topic that a client asks for, by name or by id."""
+    """One topic of a Metadata request, by name or by id."""
 
     name: str | None
     topic_id: bytes = NO_ID
 
 
 def metadata(node: Node, request: Request) -> Any:
-    """Answer at once, where no topic has to be made and no log to be opened for it, and it is not long."""
+    """Answer topics; at once if no topic must be created, no log opened, and the answer is short."""
     body, topics = request.body, shown(node.store)
     everything = body.topics is None or (request.version == 0 and not body.topics)
     if not everything and request.version < _IDS_SINCE and _misuses_ids(body.topics):
@@ -52,17 +51,18 @@ def metadata(node: Node, request: Request) -> Any:
     if everything:
         asked = [_AskedTopic(name) for name in topics]
         partitions = sum(info.partitions for info in topics.values())
-        return _told(node, request, asked, topics, partitions, Leaders(node.store))
+        return _answer_known(node, request, asked, topics, partitions, Leaders(node.store))
     asked = [_AskedTopic(each.name, each.topic_id) for each in body.topics]
     missing = _creatable(node, body, asked, topics)
     rows, found = node.part(PartitionRows), _all_found(asked, topics)
     leaders = Leaders(node.store)
     if not missing and not leaders.closed(found):
-        return _told(node, request, asked, topics, _to_encode(rows, request.version, found), leaders)
+        partitions = _to_encode(rows, request.version, found)
+        return _answer_known(node, request, asked, topics, partitions, leaders)
     return in_worker(node, request, lambda: _prepared(node, request, asked, missing, rows))
 
 
-def _told(
+def _answer_known(
     node: Node,
     request: Request,
     asked: list[_AskedTopic],
@@ -70,7 +70,7 @@ def _told(
     partitions: int,
     leaders: Leaders,
 ) -> Any:
-    """Answer with what is known without waiting, in the loop's thread where there are few partitions."""
+    """Answer topics that exist and whose logs are open; a worker does it if there are many partitions."""
     rows = node.part(PartitionRows)
     if partitions <= _AT_ONCE:
         return _answer(node, request, asked, topics, leaders, rows)
@@ -78,8 +78,8 @@ def _told(
 
 
 def _to_encode(rows: PartitionRows, version: int, topics: list[TopicInfo]) -> int:
-    """Return how many partitions there are to tell, without those that are remembered, if these are not too
-    many.
+    """Return the number of partitions whose rows must be encoded; cached rows don't count unless there are
+    more partitions than `_KNOWN_AT_ONCE`.
     """
     count = sum([info.partitions for info in topics])
     if not _AT_ONCE < count <= _KNOWN_AT_ONCE:
@@ -102,7 +102,7 @@ def _refused(topics: list[Any]) -> Any:
 def _creatable(
     node: Node, body: Any, asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]
 ) -> dict[str, Code]:
-    """Return the topics to be created, by name."""
+    """Return the missing topics that may be created, by name, with Code.NONE."""
     if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return {}
     if node.store.mode == "r":
@@ -124,7 +124,7 @@ def _name_error(name: str) -> Code:
 
 
 def _found(asked: _AskedTopic, topics: Mapping[str, TopicInfo]) -> TopicInfo | None:
-    """Return the topic that was asked for. An id goes before a name."""
+    """Return the requested topic, by its id if the request has one, else by its name."""
     if asked.topic_id != NO_ID:
         return with_id(topics, asked.topic_id)
     return None if asked.name is None else topics.get(asked.name)
@@ -137,7 +137,7 @@ def _all_found(asked: list[_AskedTopic], topics: Mapping[str, TopicInfo]) -> lis
 def _prepared(
     node: Node, request: Request, asked: list[_AskedTopic], missing: dict[str, Code], rows: PartitionRows
 ) -> Any:
-    """Create what is missing, open what is closed, then answer."""
+    """Create missing topics, open closed logs, then answer."""
     for name in missing:
         missing[name] = _created(node, name)
     topics = shown(node.store)
@@ -148,7 +148,7 @@ def _prepared(
 def _created(node: Node, name: str) -> Code:
     try:
         node.store.create_topic(name, node.config.num_partitions)
-    except TopicAlreadyExistsError:  # another client asked for it too
+    except TopicAlreadyExistsError:  # another client has created it
         return Code.NONE
     except SegstoreError as error:
         return code_of(error)
@@ -170,13 +170,13 @@ def _answer(
         if info is None:
             found.append(_missing(each, failed or {}))
             continue
-        told = leaders.of(info.name, info.partition_ids)
-        found.append(_topic(info, rows.of(info.name, request.version, info.partition_ids, told)))
+        led = leaders.of(info.name, info.partition_ids)
+        found.append(_topic(info, rows.of(info.name, request.version, info.partition_ids, led)))
     for each in found:
         asked_for = body.include_topic_authorized_operations and each.error_code == Code.NONE
-        each.topic_authorized_operations = authorized.told(asked_for, authorized.ON_TOPICS)
+        each.topic_authorized_operations = authorized.if_requested(asked_for, authorized.ON_TOPICS)
     asked_for = body.include_cluster_authorized_operations
-    return _whole(node, found, authorized.told(asked_for, authorized.ON_CLUSTER))
+    return _whole(node, found, authorized.if_requested(asked_for, authorized.ON_CLUSTER))
 
 
 def _whole(node: Node, topics: list[Any], operations: int = authorized.NOT_ASKED) -> Any:
@@ -191,7 +191,7 @@ def _whole(node: Node, topics: list[Any], operations: int = authorized.NOT_ASKED
 
 
 def _missing(asked: _AskedTopic, failed: Mapping[str, Code]) -> Any:
-    """Return what is told of a topic that is not there."""
+    """Return the struct of a topic that does not exist, with its error code."""
     if asked.topic_id != NO_ID:
         return _Response.MetadataResponseTopic(
             error_code=Code.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
@@ -215,7 +215,7 @@ def _topic(info: TopicInfo, partitions: Packed) -> Any:
 
 
 def describe_topic_partitions(node: Node, request: Request) -> Any:
-    """Answer as many partitions as are allowed, in order of topics, and where the next request goes on."""
+    """Answer one page of partitions in topic order, and the cursor at which the next page begins."""
     body, topics = request.body, shown(node.store)
     cursor = body.cursor
     if cursor is not None and cursor.partition_index < 0:

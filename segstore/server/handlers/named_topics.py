@@ -1,4 +1,5 @@
-"""The topics of requests about groups' offsets, which have names, or, in newer versions, ids (KIP-848).
+"""`NamedTopics`: the topics of OffsetCommit and OffsetFetch requests, by name or, in newer versions, by id
+(KIP-848).
 
 Threads: a `NamedTopics` is made in the loop's thread, then used by one thread at a time.
 """
@@ -14,7 +15,7 @@ from segstore.server.node import Node
 
 
 class NamedTopics:
-    """`known` are the topics of a request, each with its name; `unknown` those whose ids no topic has now."""
+    """The topics of a request. In `known` each has its name; `unknown` are topics whose id does not exist."""
 
     def __init__(self, node: Node, topics: Iterable[Any], have_ids: bool) -> None:
         self.known, self.unknown = list[Any](), list[Any]()
@@ -31,11 +32,11 @@ class NamedTopics:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """Return the ids that the client means, as text, by name."""
+        """Return the request's topic ids as text, by topic name."""
         return {name: names.topic_id_of(topic_id) for name, topic_id in self._ids.items()}
 
-    def told(self, topics: list[Any], refuse: Callable[[Any], Any]) -> list[Any]:
-        """Return the topics of an answer with the ids of their names; `refuse` makes those of `unknown`."""
+    def with_ids(self, topics: list[Any], refuse: Callable[[Any], Any]) -> list[Any]:
+        """Return an answer's topics with their ids set, then `refuse(topic)` for each topic of `unknown`."""
         for topic in topics:
             topic.topic_id = self._ids.get(topic.name, topic.topic_id)
         return [*topics, *map(refuse, self.unknown)]

@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch: where a leader epoch ends in a log, by which a client finds out whether what it has
-read is still there (KIP-101, KIP-320; Kafka: Partition.lastOffsetForLeaderEpoch).
+"""OffsetForLeaderEpoch: the end offset of a leader epoch. A client compares it with its position to find out
+whether the log was truncated (KIP-101, KIP-320; Kafka: Partition.lastOffsetForLeaderEpoch).
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ _Topic, _End = _Response.OffsetForLeaderTopicResult, _Response.EpochEndOffset
 
 
 def offset_for_leader_epoch(node: Node, request: Request) -> Any:
-    """Answer the largest epoch up to the one asked for, with the offset at which it ends; -1 and -1 where
-    nothing is known of it.
-    """
+    """Answer the largest known epoch up to the requested epoch, and its end offset; (-1, -1) without one."""
     logs = node.part(Logs)
     return _Response(
         topics=[

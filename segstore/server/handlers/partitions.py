@@ -1,9 +1,9 @@
-"""DeleteRecords, ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments: what is done to
-partitions that are there.
+"""DeleteRecords, ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments: the administration of
+existing partitions.
 
-A partition has one replica on the wire, so nothing is reassigned, and there is nothing to elect; in a
-replicated store the directories behind it are elected. Kafka's rules are those of
-ReplicaManager.deleteRecords, and of ReplicationControlManager's electLeaders and alterPartitionReassignments.
+On the wire a partition has one replica, so reassignments change nothing. ElectLeaders elects one of the
+directories of a replicated store; a plain store has no elections. Source: ReplicaManager.deleteRecords,
+ReplicationControlManager's electLeaders and alterPartitionReassignments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segstore.server.request import Request
 from segstore.server.topics import check_replicas, shown
 from segstore.storage.meta.topic_info import TopicInfo
 
-from .refusal import REFUSED, Refusal, told
+from .refusal import REFUSED, Refusal, code_and_message
 from .working import in_worker
 
 _Trimmed = structs("DeleteRecordsResponse")
@@ -36,7 +36,7 @@ _ELECTIONS = {0: "preferred", 1: "unclean"}
 
 
 def delete_records(node: Node, request: Request) -> Any:
-    """Move log start offsets up; -1 stands for the high watermark."""
+    """Raise log start offsets; offset -1 means the high watermark."""
     return in_worker(node, request, lambda: _trim_all(node, request.body))
 
 
@@ -58,12 +58,12 @@ def _trimmed(node: Node, topic: str, wanted: Any) -> Any:
     try:
         result.low_watermark = _trim(node, topic, wanted)
     except REFUSED as error:
-        result.error_code, _ = told(error)
+        result.error_code, _ = code_and_message(error)
     return result
 
 
 def _trim(node: Node, topic: str, wanted: Any) -> int:
-    """Return the new log start offset."""
+    """Raise the log start offset of a partition; return the new one."""
     log = node.store.partition(topic, wanted.partition_index)
     if "delete" not in node.store.topics()[topic].settings.cleanup_policy:
         raise Refusal(
@@ -78,7 +78,7 @@ def _trim(node: Node, topic: str, wanted: Any) -> int:
 
 
 def elect_leaders(node: Node, request: Request) -> Any:
-    """Elect leaders of the partitions that are named, or of all."""
+    """Elect leaders of the named partitions, or of all partitions if the request names none."""
     return in_worker(node, request, lambda: _elect_all(node, request.body))
 
 
@@ -94,7 +94,7 @@ def _elect_all(node: Node, body: Any) -> Any:
     results = []
     for topic, numbers in asked.items():
         found = [_elected(node, topics, topic, number, election) for number in numbers]
-        if everything:  # Kafka leaves out those that are led as they should be
+        if everything:  # as in Kafka: without partitions that need no election
             found = [each for each in found if each.error_code != Code.ELECTION_NOT_NEEDED]
         results.append(_Elected.ReplicaElectionResult(topic=topic, partition_result=found))
     return _Elected(replica_election_results=results)
@@ -106,7 +106,7 @@ def _elected(node: Node, topics: Mapping[str, TopicInfo], topic: str, number: in
         _check_there(topics, topic, number)
         _elect(node, topic, number, election)
     except REFUSED as error:
-        result.error_code, result.error_message = told(error)
+        result.error_code, result.error_message = code_and_message(error)
     return result
 
 
@@ -116,11 +116,11 @@ def _check_there(topics: Mapping[str, TopicInfo], topic: str, number: int) -> No
 
 
 def _elect(node: Node, topic: str, number: int, election: str) -> None:
-    """Elect a leader. Raises what the controller does; ElectionNotNeededError without replicas."""
+    """Elect a leader. Raises the controller's errors, or ElectionNotNeededError in a plain store."""
     store = replicated(node.store)
     if store is None:
         raise ElectionNotNeededError(f"{topic}-{number} has one replica, which leads")
-    # Who asks for an unclean election over the wire means it: Kafka asks for no confirmation either.
+    # Over the wire an unclean election needs no confirmation, as in Kafka.
     key = topic, number
     error = store.elect_leaders(election, [key], confirm=election == "unclean")[key]
     if error is not None:
@@ -131,7 +131,7 @@ def _elect(node: Node, topic: str, number: int, election: str) -> None:
 
 
 def alter_partition_reassignments(node: Node, request: Request) -> Any:
-    """Answer what each partition's replicas come to: they can only stay where they are (KIP-455)."""
+    """Answer a code for each partition; the only valid replica list is the current one (KIP-455)."""
     body, topics = request.body, shown(node.store)
     return _Reassigning(
         allow_replication_factor_change=body.allow_replication_factor_change,
@@ -155,12 +155,12 @@ def _reassigned(topics: Mapping[str, TopicInfo], topic: str, wanted: Any) -> Any
             raise NoReassignmentInProgressError(f"no reassignment of {topic}-{number} is under way")
         check_replicas(wanted.replicas)
     except REFUSED as error:
-        result.error_code, result.error_message = told(error)
+        result.error_code, result.error_message = code_and_message(error)
     return result
 
 
 def list_partition_reassignments(_node: Node, _request: Request) -> Any:
-    """Answer that nothing is under way: there is no other node to which a replica could go."""
+    """Answer that no reassignment is in progress: with one node there is never one."""
     return _Reassigned(error_message=None)
 
 

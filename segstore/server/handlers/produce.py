@@ -1,7 +1,7 @@
-"""Produce: each partition's batch is appended as it came (Kafka: KafkaApis.handleProduceRequest).
+"""Produce: appends each partition's batch as it was encoded (Kafka: KafkaApis.handleProduceRequest).
 
-Threads: a request is handled in the loop's thread, where appends take microseconds; in a worker thread where
-one of them may wait for a disk, for replicas or for a transaction's lock, opens a log, or is long.
+Threads: a request is handled in the loop's thread if its appends take microseconds. It goes to a worker
+thread if an append may wait for a disk, for replicas or for a transaction's lock, opens a log, or is long.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _RecordError = _Response.BatchIndexAndErrorMessage
 _ACKS = frozenset({-1, 0, 1})
 _ZSTD_SINCE, _ABORTABLE_SINCE, _ADDS_SINCE, _IDS_SINCE = 7, 11, 12, 13
 _MOST_CLIENTS = 1000
-"""Client ids whose throttles are kept at hand."""
+"""Most (user, client id) pairs whose throttles are cached."""
 NO_RECORDS = memoryview(b"")
 _ATTRIBUTES_AT, _PRODUCER_AT, _EPOCH_AT, _HEADER = 22, 43, 51, 61
 
 
 class _PartitionAppend(NamedTuple):
-    """A partition's records in a request, and where they go to: a log, or the code that says why not."""
+    """A partition's records in a request, and its log, or the error code if the log was not found."""
 
     topic: str
     number: int
@@ -53,20 +53,21 @@ class _PartitionAppend(NamedTuple):
 
 
 class _Verified(NamedTuple):
-    """The partitions that the coordinator knows to be part of a request's transaction; `otherwise` is the
-    code for others.
+    """The partitions that the coordinator has verified as part of a request's transaction.
+
+    `otherwise` is the error code for transactional batches of other partitions.
     """
 
     partitions: frozenset[TopicPartition]
     otherwise: Code
 
     def has(self, batch: _PartitionAppend) -> bool:
-        """Return whether a batch's partition is one of them."""
+        """Return whether a batch's partition was verified."""
         return bool(self.partitions) and TopicPartition(batch.topic, batch.number) in self.partitions
 
 
 class _Quotas:
-    """The byte rates of a server's producers."""
+    """The produce throttles of a server, by user and client id."""
 
     def __init__(self, node: Node) -> None:
         self._quotas = quotas(node.store)
@@ -83,13 +84,13 @@ class _Quotas:
         return throttle
 
     def charge(self, request: Request, size: int) -> int:
-        """Count the bytes of a request; return the throttle time in ms that follows."""
+        """Charge a request's bytes to its quota; return the throttle time in ms."""
         throttle = self.throttle(request)
         return throttle.charge(size) if throttle.bound is not None else 0
 
 
 def produce(node: Node, request: Request) -> Any:
-    """Append what a request brings, and answer for each partition."""
+    """Append a request's batches; answer a base offset or an error for each partition."""
     body, logs, version = request.body, node.part(Logs), request.version
     topics = []
     size, may_wait = 0, body.transactional_id is not None
@@ -115,9 +116,7 @@ def produce(node: Node, request: Request) -> Any:
 
 
 def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_PartitionAppend]]]) -> None:
-    """Have the next requests of a producer answered without reading them field by field, if they are like
-    this one.
-    """
+    """Learn the request's frame, so that similar requests of the connection are answered without decoding."""
     batch = topics[0][1][0] if topics and topics[0][1] else None
     if batch is None or isinstance(batch.log, Code) or not batch.records:
         return
@@ -127,11 +126,11 @@ def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_PartitionA
 
 
 def _final(answer: Any, request: Request) -> Any:
-    """Return what the client gets: nothing where it wants no answer. Then only the end of its connection can
-    tell it of an error, and only its silence of a quota (KIP-219).
-    """
+    """Return the answer, or None for acks=0."""
     if request.body.acks:
         return answer
+    # Without an answer, an error is reported by closing the connection, and a quota is enforced by a pause of
+    # reading (KIP-219).
     channel = request.channel
     channel.mute(answer.throttle_time_ms)
     codes = [each.error_code for topic in answer.responses for each in topic.partition_responses]
@@ -142,11 +141,11 @@ def _final(answer: Any, request: Request) -> Any:
     return None
 
 
-# --- what is asked for --------------------------------------------------------------------
+# --- partitions of a request --------------------------------------------------------------
 
 
 def _found(logs: Logs, topic: Any, partition: Any, version: int) -> _PartitionAppend:
-    """Return a partition's batch, with its log or why there is none."""
+    """Return a partition's batch with its log, or with an error code if there is no such log."""
     name = topic.name
     if version >= _IDS_SINCE:
         name = logs.name_of(topic.topic_id)
@@ -169,7 +168,7 @@ def _may_wait(target: PartitionLog | Code, acks: int) -> bool:
 def _answered(
     node: Node, request: Request, topics: list[tuple[Any, list[_PartitionAppend]]], delay: int
 ) -> Any:
-    """Append all batches; return the answer. `delay` is the throttle time in ms."""
+    """Append all batches; return the answer. `delay` is its throttle time in ms."""
     if request.body.transactional_id is None:
         return _responses(request, topics, delay, _unverified(request.version))
     batches = [batch for _, found in topics for batch in found]
@@ -200,7 +199,7 @@ def _appended(batch: _PartitionAppend, request: Request, verified: _Verified) ->
     if not batch.records:
         return _refused(batch, Code.INVALID_RECORD, "a produce request has exactly one batch a partition")
     try:
-        return _told(
+        return _success(
             batch.number,
             target.append_as_leader(
                 batch.records,
@@ -215,7 +214,7 @@ def _appended(batch: _PartitionAppend, request: Request, verified: _Verified) ->
 
 
 def _failed(batch: _PartitionAppend, verified: _Verified, error: errors.SegstoreError) -> Any:
-    """Return a partition's part of the answer: an append was refused, or has failed."""
+    """Return a partition's struct for an append that raised `error`."""
     if isinstance(error, errors.UnverifiedTransactionError):
         return _refused(batch, verified.otherwise)
     if isinstance(error, errors.InvalidRecordError):
@@ -225,12 +224,12 @@ def _failed(batch: _PartitionAppend, verified: _Verified, error: errors.Segstore
             for index, message in error.record_errors
         ]
         return refused
-    # The reason alone: paths are no client's business.
+    # The message is strerror alone, without the path, which clients must not see.
     reason = error.strerror if isinstance(error, errors.StorageError) else None
     return _refused(batch, _code(error), reason)
 
 
-def _told(index: int, appended: AppendedBatch) -> Any:
+def _success(index: int, appended: AppendedBatch) -> Any:
     return _Partition(
         index=index,
         base_offset=appended.base_offset,
@@ -255,16 +254,17 @@ def _code(error: errors.SegstoreError) -> Code:
 
 @cache
 def _unverified(version: int) -> _Verified:
-    """Return that no partition is known to be part of a transaction."""
+    """Return a `_Verified` without partitions, with the error code that the version knows."""
     known = version >= _ABORTABLE_SINCE
     return _Verified(frozenset(), Code.TRANSACTION_ABORTABLE if known else Code.INVALID_TXN_STATE)
 
 
 @contextmanager
 def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) -> Iterator[_Verified]:
-    """Run a block with what the coordinator knows of the request's transaction, which nobody ends meanwhile
-    (KIP-890). From version 12 on a request makes its partitions part of the transaction. (Kafka:
-    AddPartitionsToTxnManager.TransactionSupportedOperation.)
+    """Run a block with the verified partitions of the request's transaction (KIP-890).
+
+    The transaction can't end while the block runs. Since version 12 the request adds its partitions to the
+    transaction. (Kafka: AddPartitionsToTxnManager.TransactionSupportedOperation.)
     """
     unverified, transactional_id = _unverified(request.version), request.body.transactional_id
     identity, theirs = _transactional(batches)
@@ -291,8 +291,9 @@ def _transaction(node: Node, request: Request, batches: list[_PartitionAppend]) 
 def _transactional(
     batches: list[_PartitionAppend],
 ) -> tuple[tuple[int, int] | None, frozenset[TopicPartition]]:
-    """Return producer id and epoch of a request's transactional batches, and their partitions; None where
-    there are none, or they are of several producers.
+    """Return ((producer id, epoch), partitions) of a request's transactional batches.
+
+    The first is None without such batches, or if they have several producers.
     """
     theirs = [batch for batch in batches if _is_transactional(batch)]
     identities = {_identity(batch.records) for batch in theirs}
@@ -306,7 +307,7 @@ def _is_transactional(batch: _PartitionAppend) -> bool:
 
 
 def _identity(records: memoryview) -> tuple[int, int]:
-    """Return producer id and epoch of a batch."""
+    """Return (producer id, producer epoch) of a batch's header."""
     return (
         int.from_bytes(records[_PRODUCER_AT:_EPOCH_AT], "big", signed=True),
         int.from_bytes(records[_EPOCH_AT : _EPOCH_AT + 2], "big", signed=True),
@@ -314,14 +315,14 @@ def _identity(records: memoryview) -> tuple[int, int]:
 
 
 def _transaction_code(error: errors.SegstoreError, version: int) -> Code:
-    """Return what tells a producer why its transaction could not be verified."""
+    """Return the error code for a transaction that could not be verified."""
     if isinstance(error, (errors.InvalidPidMappingError, errors.TransactionalIdNotFoundError)):
         return Code.INVALID_PRODUCER_ID_MAPPING
     if isinstance(error, errors.ProducerFencedError):
         return Code.INVALID_PRODUCER_EPOCH
     if isinstance(error, errors.ConcurrentTransactionsError) and version >= _ADDS_SINCE:
         return Code.CONCURRENT_TRANSACTIONS
-    return Code.NOT_ENOUGH_REPLICAS  # clients of all versions try again
+    return Code.NOT_ENOUGH_REPLICAS  # a code on which clients of all versions retry
 
 
 HANDLERS = {Api.PRODUCE: produce}

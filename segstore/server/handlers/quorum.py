@@ -1,6 +1,6 @@
-"""DescribeQuorum: the quorum that decides about the cluster, which is the one node (KIP-595, KIP-836).
+"""DescribeQuorum: the controller quorum, which is this one node (KIP-595, KIP-836).
 
-There is no metadata log that clients could read: its high watermark is told as 0. Kafka's rules are those of
+Clients can't read a metadata log here, so its high watermark is answered as 0. Source:
 KafkaRaftClient.handleDescribeQuorumRequest.
 """
 
@@ -22,7 +22,7 @@ _LISTENER = "CONTROLLER"
 
 
 def describe_quorum(node: Node, request: Request) -> Any:
-    """Answer the node as leader and only voter of partition 0 of `__cluster_metadata`."""
+    """Answer this node as leader and only voter of partition 0 of `__cluster_metadata`."""
     host, port = node.endpoint
     known = _Response.Node(
         node_id=node.node_id, listeners=[_Response.Listener(name=_LISTENER, host=host, port=port)]

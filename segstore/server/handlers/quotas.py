@@ -1,7 +1,6 @@
 """DescribeClientQuotas and AlterClientQuotas: byte rates by user and client id (KIP-546).
 
-There are no rates by address. Kafka's rules are those of ClientQuotasImage and
-ClientQuotaControlManager.
+There are no quotas by IP address. Source: Kafka's ClientQuotasImage and ClientQuotaControlManager.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from segstore.server.node import Node
 from segstore.server.request import Request
 from segstore.storage.meta.client_quotas import DEFAULT, Entity
 
-from .refusal import REFUSED, Refusal, told
+from .refusal import REFUSED, Refusal, code_and_message
 from .working import in_worker
 
 _Described = structs("DescribeClientQuotasResponse")
@@ -31,7 +30,7 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
 def describe_client_quotas(node: Node, request: Request) -> Any:
-    """Answer the rates of the clients that match."""
+    """Answer the byte rates of the entities that match the filter."""
     return in_worker(node, request, lambda: _describe(node, request.body))
 
 
@@ -40,20 +39,20 @@ def _describe(node: Node, body: Any) -> Any:
         wanted = _filter(body.components)
         found = quotas(node.store).limits()
     except REFUSED as error:
-        code, message = told(error)
+        code, message = code_and_message(error)
         return _Described(error_code=code, error_message=message, entries=None)
     matching = {each: rates for each, rates in found.items() if _matches(each, wanted, strict=body.strict)}
     return _Described(error_message="", entries=[_entry(*each) for each in matching.items()])
 
 
 def _components(entity: Entity) -> dict[str, str]:
-    """Return the names that an entity has, or DEFAULT, by their types."""
+    """Return an entity's user and client id by entity type; absent parts are left out."""
     named = {_USER: entity.user, _CLIENT_ID: entity.client_id}
     return {kind: name for kind, name in named.items() if name is not None}
 
 
 def _filter(components: list[Any]) -> dict[str, Any]:
-    """Return the components by type. Raises Refusal."""
+    """Return a filter's components by entity type. Raises Refusal."""
     found: dict[str, Any] = {}
     for each in components:
         if each.entity_type not in _TYPES:
@@ -76,7 +75,7 @@ def _filter(components: list[Any]) -> dict[str, Any]:
 
 
 def _matches(entity: Entity, wanted: dict[str, Any], *, strict: bool) -> bool:
-    """Return whether an entity has all that a filter wants; `strict`: and nothing else."""
+    """Return whether an entity matches a filter; `strict` allows no entity type that is not in the filter."""
     named = _components(entity)
     if not named.keys() >= wanted.keys() or (strict and named.keys() != wanted.keys()):
         return False
@@ -90,19 +89,19 @@ def _is_meant(name: str, component: Any) -> bool:
 
 
 def _entry(entity: Entity, rates: dict[str, int]) -> Any:
-    told = [
+    parts = [
         _Described.EntityData(entity_type=kind, entity_name=None if name == DEFAULT else name)
         for kind, name in _components(entity).items()
     ]
     values = [_Described.ValueData(key=key, value=float(rate)) for key, rate in rates.items()]
-    return _Described.EntryData(entity=told, values=values)
+    return _Described.EntryData(entity=parts, values=values)
 
 
 # --- AlterClientQuotas ----------------------------------------------------------------------------
 
 
 def alter_client_quotas(node: Node, request: Request) -> Any:
-    """Set and remove rates, each entry for itself."""
+    """Set and remove byte rates; answer a result or an error for each entry."""
     return in_worker(node, request, lambda: _alter_all(node, request.body))
 
 
@@ -117,7 +116,7 @@ def _alter_all(node: Node, body: Any) -> Any:
         try:
             _alter(held, each, validate_only=body.validate_only)
         except REFUSED as error:
-            result.error_code, result.error_message = told(error)
+            result.error_code, result.error_message = code_and_message(error)
         results.append(result)
     return _Altered(entries=results)
 
@@ -135,7 +134,7 @@ def _alter(held: Quotas, entry: Any, *, validate_only: bool) -> None:
 
 
 def _entity(parts: list[Any]) -> Entity:
-    """Return the entity that is meant. Raises Refusal."""
+    """Return the entity that the request's parts name. Raises Refusal."""
     named = {part.entity_type: part.entity_name for part in parts}
     if not named or len(named) < len(parts) or named.keys() - {_CLIENT_ID, _USER}:
         types = ", ".join(sorted(part.entity_type for part in parts))

@@ -1,4 +1,4 @@
-"""`Refusal`: what a request asks for is refused, with a code that no error of the engine stands for."""
+"""`Refusal`: an error answer whose code has no exception class in `segstore.errors`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from segstore.protocol.error_codes import Code, code_of
 
 
 class Refusal(Exception):
-    """A part of a request can't be done; the rest may be."""
+    """Refuses one item of a request with `code` and a message; its other items may succeed."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -15,9 +15,9 @@ class Refusal(Exception):
 
 
 REFUSED = (SegstoreError, Refusal)
-"""What a client is told of by a code and a message."""
+"""Exceptions that are answered with a code and a message."""
 
 
-def told(error: SegstoreError | Refusal) -> tuple[Code, str]:
-    """Return the code and the message that tell a client of an error."""
+def code_and_message(error: SegstoreError | Refusal) -> tuple[Code, str]:
+    """Return the answer's error code and message for an exception."""
     return (error.code if isinstance(error, Refusal) else code_of(error)), str(error)

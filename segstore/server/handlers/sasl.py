@@ -1,8 +1,8 @@
-"""SaslHandshake and SaslAuthenticate: a client says who it is (KIP-43, KIP-152, KIP-368).
+"""SaslHandshake and SaslAuthenticate: a client's authentication (KIP-43, KIP-152, KIP-368).
 
-Kafka's rules are those of SaslServerAuthenticator. Version 0 of SaslHandshake, behind which tokens would come
-without any header, is advertised, as old clients look for it, and refused. Threads: the loop's; tokens are
-judged in a worker, since that may compute long, or call an application's code.
+Source: Kafka's SaslServerAuthenticator. Version 0 of SaslHandshake is advertised because old clients look for
+it, but refused, because its tokens would follow without request headers. Threads: handlers run in the loop's
+thread; tokens are checked in a worker, because that may compute long, or call an application's code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WITH_HEADERS = 1
 
 
 def sasl_handshake(node: Node, request: Request) -> Any:
-    """Begin an exchange by a mechanism, and tell which there are."""
+    """Begin authentication by the requested mechanism, and answer the enabled mechanisms."""
     session = request.channel.sasl
     if session is None:
         return _Shaken(error_code=Code.ILLEGAL_SASL_STATE)
@@ -40,13 +40,13 @@ def sasl_handshake(node: Node, request: Request) -> Any:
     else:
         answer.error_code = session.begin(request.body.mechanism)
     if session.state is SaslState.FAILED:
-        _tell(node, request, "its SASL handshake is not served", request.body.mechanism, "")
+        _warn(node, request, "its SASL handshake is not served", request.body.mechanism, "")
         return _fail(node, request, session, answer)
     return answer
 
 
 def sasl_authenticate(node: Node, request: Request) -> Any:
-    """Judge a token of the exchange."""
+    """Check a token of the client, and answer the next token or the end of the authentication."""
     session = request.channel.sasl
     if session is None or session.state is not SaslState.TOKENS:
         return _Authenticated(
@@ -64,31 +64,31 @@ def _judged(node: Node, request: Request, session: SaslSession, result: bytes | 
         lifetime = session.finish()
     except AuthenticationError as error:
         answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
-        _tell(node, request, str(error), session.mechanism, session.name)
+        _warn(node, request, str(error), session.mechanism, session.name)
         _fail(node, request, session, answer)
-    except Exception as error:  # of the application's callable, or of the store: its text may have secrets
+    except Exception as error:  # of the application or the store: the text may have secrets
         answer = _Authenticated(
             error_code=Code.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed"
         )
-        _tell(node, request, type(error).__name__, session.mechanism, session.name, logging.ERROR)
+        _warn(node, request, type(error).__name__, session.mechanism, session.name, logging.ERROR)
         _fail(node, request, session, answer)
     else:
         request.answer(_Authenticated(error_message=None, auth_bytes=result, session_lifetime_ms=lifetime))
 
 
-def _tell(
+def _warn(
     node: Node, request: Request, why: str, mechanism: str, name: str, level: int = logging.WARNING
 ) -> None:
-    """Log a failed authentication, of one peer and user once a minute."""
+    """Log a failed authentication, at most once a minute for the same peer and user."""
     who = f"of user {shown(name)} " if name else ""
     message = "an authentication by %s %sfailed (from %s): %s"
     peer = request.channel.peer
     values = shown(mechanism), who, peer, why
-    node.part(Notices).tell("SASL", peer, message, *values, user=name, level=level)
+    node.part(Notices).log("SASL", peer, message, *values, user=name, level=level)
 
 
 def _fail(node: Node, request: Request, session: SaslSession, answer: Any) -> Later:
-    """Answer after a while, and close the connection: guesses take their time (Kafka:
+    """Answer and close the connection after `failed_delay`, to slow down guesses of passwords (Kafka:
     DelayedAuthenticationFailureClose).
     """
     session.fail()

@@ -1,7 +1,8 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials: users with SCRAM (KIP-554).
+"""DescribeUserScramCredentials and AlterUserScramCredentials: the SCRAM credentials of users (KIP-554).
 
-Kafka's rules are those of ScramControlManager and ScramImage. Clients send passwords salted, and the store
-keeps less than that. Threads: the loop's; credentials are written in a worker.
+Source: Kafka's ScramControlManager and ScramImage. Clients send salted passwords; the store keeps only the
+keys that are derived from them. Threads: handlers run in the loop's thread; a worker reads and writes
+credentials.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from segstore.server.request import Later, Request
 from segstore.server.security.scram import CODES, of_salted
 from segstore.storage.meta.scram_credentials import Credentials, ScramCredential
 
-from .refusal import REFUSED, Refusal, told
+from .refusal import REFUSED, Refusal, code_and_message
 from .working import in_worker
 
 _Described = structs("DescribeUserScramCredentialsResponse")
@@ -32,7 +33,7 @@ _Changes = dict[tuple[str, str], ScramCredential | None]
 
 
 def describe_user_scram_credentials(node: Node, request: Request) -> Later:
-    """Answer the mechanisms and iterations of the users that are named, or of all."""
+    """Answer mechanisms and iterations of the named users, or of all users if none is named."""
     return in_worker(node, request, lambda: _describe(node, request.body))
 
 
@@ -63,7 +64,7 @@ def _described(name: str, times: int, held: Credentials) -> Any:
 
 
 def alter_user_scram_credentials(node: Node, request: Request) -> Later:
-    """Make and remove credentials; of a user of whom something is wrong nothing is changed."""
+    """Set and delete credentials. One invalid change of a user refuses all changes of that user."""
     return in_worker(node, request, lambda: _alter(node, request.body))
 
 
@@ -74,7 +75,9 @@ def _alter(node: Node, body: Any) -> Any:
         if changes:
             store.alter(changes)
     except SegstoreError as error:
-        errors = dict.fromkeys((each.name for each in [*body.deletions, *body.upsertions]), told(error))
+        errors = dict.fromkeys(
+            (each.name for each in [*body.deletions, *body.upsertions]), code_and_message(error)
+        )
     kind = _Altered.AlterUserScramCredentialsResult
     return _Altered(
         results=[
@@ -84,7 +87,7 @@ def _alter(node: Node, body: Any) -> Any:
 
 
 def _judged(body: Any, held: Credentials) -> tuple[dict[str, tuple[Code, str | None]], _Changes]:
-    """Return what each user is answered, and the changes of those without an error."""
+    """Return (code, message) for each user, and the changes of the users without an error."""
     asked = [*body.deletions, *body.upsertions]
     times = Counter((each.name, each.mechanism) for each in asked)
     errors: dict[str, tuple[Code, str | None]] = {each.name: (Code.NONE, None) for each in asked}
@@ -103,7 +106,7 @@ def _judged(body: Any, held: Credentials) -> tuple[dict[str, tuple[Code, str | N
                 _check_removable(each, mechanism, held)
                 changes[each.name, mechanism] = None
         except REFUSED as error:
-            errors[each.name] = told(error)
+            errors[each.name] = code_and_message(error)
     return errors, {at: made for at, made in changes.items() if errors[at[0]][0] is Code.NONE}
 
 

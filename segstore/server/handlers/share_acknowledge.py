@@ -1,7 +1,7 @@
-"""ShareAcknowledge: a member of a share group says what became of records, outside of its fetches (KIP-932;
-Kafka: KafkaApis.handleShareAcknowledgeRequest).
+"""ShareAcknowledge: a share group member acknowledges records without fetching (KIP-932; Kafka:
+KafkaApis.handleShareAcknowledgeRequest).
 
-Threads: the loop's; a worker thread asks the share coordinator where that may wait.
+Threads: handled in the loop's thread; a worker calls the share coordinator if that call may wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Leader = _Response.LeaderIdAndEpoch
 
 
 def share_acknowledge(node: Node, request: Request) -> Any:
-    """Answer when the acknowledgements are in the log."""
+    """Acknowledge records; answered when the share partitions' state is written to the log."""
     if not has_share_groups(node):
         return _Response(error_code=Code.UNSUPPORTED_VERSION)
     if is_unnamed(request.body):
@@ -48,26 +48,26 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
         return _answer(fetches, request, found.refused)
 
     def run() -> dict[WirePartition, PartOutcome]:
-        told = {**found.refused, **fetches.acknowledge(session, found.good)}
+        outcomes = {**found.refused, **fetches.acknowledge(session, found.good)}
         if is_last:
             fetches.release(session)
-        return {key: told[key] for key in asked.acknowledged}
+        return {key: outcomes[key] for key in asked.acknowledged}
 
     if not (is_last or fetches.may_wait(session, found.good)):
         return _answer(fetches, request, run())
 
-    def done(told: dict[WirePartition, PartOutcome] | BaseException) -> None:
-        if isinstance(told, BaseException):
-            fail(request, told)
+    def done(outcomes: dict[WirePartition, PartOutcome] | BaseException) -> None:
+        if isinstance(outcomes, BaseException):
+            fail(request, outcomes)
         else:
-            request.answer(_answer(fetches, request, told))
+            request.answer(_answer(fetches, request, outcomes))
 
     return work(fetches.node, request, run, done, waits=True)
 
 
-def _answer(fetches: ShareFetches, request: Request, told: Mapping[WirePartition, PartOutcome]) -> Any:
+def _answer(fetches: ShareFetches, request: Request, outcomes: Mapping[WirePartition, PartOutcome]) -> Any:
     answer = _Response(acquisition_lock_timeout_ms=fetches.coordinator.lock_timeout_ms(request.body.group_id))
-    for key, each in told.items():
+    for key, each in outcomes.items():
         if not answer.responses or answer.responses[-1].topic_id != key[0]:
             answer.responses.append(_Response.ShareAcknowledgeTopicResponse(topic_id=key[0]))
         answer.responses[-1].partitions.append(_row(fetches.topics, key, each))
@@ -78,12 +78,12 @@ def _answer(fetches: ShareFetches, request: Request, told: Mapping[WirePartition
     return answer
 
 
-def _row(topics: ShareTopics, key: WirePartition, told: PartOutcome) -> Any:
-    leader_id, epoch = topics.leader(key, told)
+def _row(topics: ShareTopics, key: WirePartition, outcome: PartOutcome) -> Any:
+    leader_id, epoch = topics.leader(key, outcome)
     return _Response.PartitionData(
         partition_index=key[1],
-        error_code=told.code,
-        error_message=told.message,
+        error_code=outcome.code,
+        error_message=outcome.message,
         current_leader=_Leader(leader_id=leader_id, leader_epoch=epoch),
     )
 

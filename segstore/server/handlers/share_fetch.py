@@ -1,11 +1,10 @@
-"""ShareFetch: records that a member of a share group acquires, at once or when there are some, and its
-acknowledgements of others (KIP-932, KIP-1206, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest,
-DelayedShareFetch).
+"""ShareFetch: a share group member acknowledges earlier records and acquires new ones, or waits for new ones
+(KIP-932, KIP-1206, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, DelayedShareFetch).
 
-Threads: the loop's; a worker thread asks the share coordinator where that may wait, or may be long.
+Threads: handled in the loop's thread; a worker calls the share coordinator if that call may wait, or be long.
 
-Records are acquired for one answer. If that can't be given any more, since its connection or its session has
-ended, they are taken back as if they had never been acquired. The client's quota is asked before.
+Records are acquired for one answer, after a check of the client's quota. If the connection or the session
+ends before the answer is sent, the acquisition is cancelled: the records' delivery counts stay as before.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from .share_requests import (
     has_share_groups,
     is_unnamed,
     judged,
+    outcome_of,
     renews,
     text_of,
-    told_of,
 )
 from .working import fail, work
 
@@ -49,20 +48,20 @@ _NO_RECORDS = b""
 _STALE = "The share session has ended, or another request of it has come."
 _MODE_SINCE = 2
 _MOST_AT_ONCE = 10_000
-"""Records that a request acquires in the loop's thread, where others wait."""
+"""Most records that one request acquires in the loop's thread, while other requests wait."""
 
 Acknowledgements = Mapping[WirePartition, Sequence[AckBatch]]
 
 
 class _Work(NamedTuple):
-    """What a round has done: how acknowledgements went, and what was acquired."""
+    """The result of a round: outcomes of acknowledgements, and acquired records by partition."""
 
     acknowledged: Mapping[WirePartition, PartOutcome]
     acquisitions: Sequence[AcquiredPartition]
 
 
 class _ShareFetch:
-    """A request under way."""
+    """A ShareFetch request that is not answered yet. Each round acknowledges and acquires records."""
 
     def __init__(self, fetches: ShareFetches, request: Request, session: WireSession) -> None:
         body = request.body
@@ -75,7 +74,7 @@ class _ShareFetch:
         self._topics: dict[WirePartition, str] = {}
 
     def begin(self, asked: ShareAsked) -> Any:
-        """Acknowledge, and acquire records; answer now or later."""
+        """Run the first round: acknowledge and acquire records; return an answer or LATER."""
         found = judged(self._fetches.topics, self._request, asked)
         self._acknowledged.update(found.refused)
         return self._go_on(found.good, self._body.max_wait_ms > 0)
@@ -83,8 +82,9 @@ class _ShareFetch:
     # --- rounds --------------------------------------------------------------------------------
 
     def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
-        """Do what is to be done: a worker does it if that may wait for anything, or if it `is_again` done,
-        for this may go on for long. Answer if nothing is to be done.
+        """Run a round, in a worker if it may wait or if `is_again`; answer if there is nothing to do.
+
+        `is_again`: an earlier round has found nothing, so that this one may have to read on for long.
         """
         if not self._is_current:
             return self._stale()
@@ -98,7 +98,7 @@ class _ShareFetch:
             if not wanted or any(each.error is None for each in found.acquisitions):
                 return self._worked(found, glance, may_wait)
             self._acknowledged.update(found.acknowledged)
-            return self._go_on({}, may_wait, is_again=True)  # there may be records behind what was read
+            return self._go_on({}, may_wait, is_again=True)  # search further than one read
 
         def run() -> _Work:
             return self._work(acknowledgements, wanted, terms)
@@ -118,14 +118,14 @@ class _ShareFetch:
         return work(self._fetches.node, self._request, run, done, waits=True)
 
     def _is_slow(self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition]) -> bool:
-        """Return whether a round may take more than microseconds."""
+        """Return whether a round may take longer than microseconds."""
         if self._is_last or self._body.max_records > _MOST_AT_ONCE:
             return True
         return self._fetches.may_wait(self._session, {*acknowledgements, *wanted})
 
     @property
     def _is_current(self) -> bool:
-        """Return whether the answer can still be given."""
+        """Whether the request can still be answered: its connection is open, its session not advanced."""
         session = self._session
         is_next = self._fetches.sessions.is_current(session) and session.next_epoch == self._next_epoch
         return self._request.channel.is_open and (is_next or self._is_last)
@@ -138,7 +138,7 @@ class _ShareFetch:
         return self._fetches.waits.glance(self._session.group, places)
 
     def _wanted(self) -> Sequence[WirePartition]:
-        """Return the partitions to acquire records of, none if the request or its quota has no room."""
+        """Return the partitions to acquire from; none if the request allows no records, or is throttled."""
         body, self._throttle_ms = self._body, 0
         self._topics, self._refused = {}, {}
         if self._is_last or renews(self._request) or body.max_records <= 0 or body.max_bytes <= 0:
@@ -163,23 +163,23 @@ class _ShareFetch:
     def _work(
         self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition], terms: AcquireTerms
     ) -> _Work:
-        """Acknowledge, then acquire, also what was released."""
+        """Acknowledge records, then acquire records, also ones that the acknowledgements have released."""
         fetches, session = self._fetches, self._session
-        told = fetches.acknowledge(session, acknowledgements)
+        outcomes = fetches.acknowledge(session, acknowledgements)
         if self._is_last:
             fetches.release(session)
         if not wanted:
-            return _Work(told, ())
+            return _Work(outcomes, ())
         places = list(map(text_of, wanted))
         try:
-            return _Work(told, fetches.coordinator.acquire(session.group, session.member, places, terms))
-        except SegstoreError as error:  # of the store: acknowledgements are answered all the same
-            return _Work(told, [AcquiredPartition(*each, error) for each in places])
+            return _Work(outcomes, fetches.coordinator.acquire(session.group, session.member, places, terms))
+        except SegstoreError as error:  # outcomes of acknowledgements are answered all the same
+            return _Work(outcomes, [AcquiredPartition(*each, error) for each in places])
 
-    # --- behind a round ------------------------------------------------------------------------
+    # --- after a round -------------------------------------------------------------------------
 
     def _worked(self, done: _Work, glance: AcquirableState, may_wait: bool) -> Any:
-        """Answer with what was acquired, or wait for more."""
+        """Answer the acquired records, or park the request until there are more."""
         self._acknowledged.update(done.acknowledged)
         if not self._is_current:
             self._cancel(done.acquisitions)
@@ -190,21 +190,21 @@ class _ShareFetch:
             key = by_text[each.topic_id, each.partition]
             if each.error is None:
                 got[key] = each
-            elif not isinstance(each.error, OffsetNotAvailableError):  # another thread loads it
-                self._refused[key] = told_of(each.error)
+            elif not isinstance(each.error, OffsetNotAvailableError):  # still loading: no error
+                self._refused[key] = outcome_of(each.error)
         if not may_wait or self._is_done(got):
             return self._answer(got)
         self._cancel(list(got.values()))
         return self._park(glance, bool(got))
 
     def _is_done(self, got: Mapping[WirePartition, AcquiredPartition]) -> bool:
-        """Return whether there is no reason to wait: enough was acquired, or nothing can be."""
+        """Return whether to answer now: `min_bytes` were acquired, or every partition has an error."""
         can_wait = any(key not in self._refused for key in self._topics)
         size = sum(len(each.stretch) for each in got.values() if each.stretch is not None)
         return not can_wait or bool(got and size >= self._body.min_bytes)
 
     def _park(self, glance: AcquirableState, is_sated: bool) -> Any:
-        """Wait for news, unless there was some since a glance."""
+        """Park the request until records can be acquired; run a round if the state differs from `glance`."""
         left = int((self._until - time.monotonic()) * 1000)
         if left <= 0 or self._glance().differs(glance, is_sated):
             return self._go_on({}, left > 0, is_again=True)
@@ -218,7 +218,7 @@ class _ShareFetch:
         return LATER
 
     def _look_again(self, parked: ParkedShareFetch) -> None:
-        """Go on behind a wait. What fails unexpectedly ends the connection."""
+        """Run a round after a wait; an unexpected exception is passed to `fail`."""
         self._fetches.waits_no_more(self._session, parked)
         try:
             answer = self._go_on({}, not parked.is_over)
@@ -228,7 +228,7 @@ class _ShareFetch:
             fail(self._request, error)
 
     def _cancel(self, acquisitions: Sequence[AcquiredPartition]) -> None:
-        """Take back what was acquired for an answer that is not given (Q94)."""
+        """Undo acquisitions whose answer is not sent, with their delivery counts (rule Q94)."""
         for each in acquisitions:
             if each.stretch is not None:
                 each.stretch.release()
@@ -238,7 +238,7 @@ class _ShareFetch:
     # --- the answer ----------------------------------------------------------------------------
 
     def _answer(self, got: Mapping[WirePartition, AcquiredPartition]) -> Any:
-        """Return the response's body, to which the stretches belong from now on."""
+        """Return the response's body, which owns the acquired stretches from now on."""
         answer = _Response(
             acquisition_lock_timeout_ms=self._fetches.coordinator.lock_timeout_ms(self._session.group),
             throttle_time_ms=self._throttle_ms,
@@ -258,7 +258,7 @@ class _ShareFetch:
         return answer
 
     def _keys(self) -> Sequence[WirePartition]:
-        """Return the partitions of the session, then others of which records were acknowledged."""
+        """Return the session's partitions, then acknowledged partitions outside of the session."""
         fetched = () if self._is_last else self._session.in_turn(0)
         return list(dict.fromkeys([*fetched, *self._acknowledged]))
 
@@ -266,12 +266,12 @@ class _ShareFetch:
         return SharedResult(key in got, key in self._refused, key in self._acknowledged)
 
     def _row(self, key: WirePartition, got: AcquiredPartition | None) -> Any:
-        told, acknowledged = self._refused.get(key, GOOD), self._acknowledged.get(key, GOOD)
-        leader = self._fetches.topics.leader(key, told if told.code else acknowledged)
+        fetched, acknowledged = self._refused.get(key, GOOD), self._acknowledged.get(key, GOOD)
+        leader = self._fetches.topics.leader(key, fetched if fetched.code else acknowledged)
         row = _Row(
             partition_index=key[1],
-            error_code=told.code,
-            error_message=told.message,
+            error_code=fetched.code,
+            error_message=fetched.message,
             acknowledge_error_code=acknowledged.code,
             acknowledge_error_message=acknowledged.message,
             current_leader=_Leader(leader_id=leader[0], leader_epoch=leader[1]),
@@ -292,7 +292,7 @@ class _ShareFetch:
 
 
 def _begin(fetches: ShareFetches, request: Request) -> Any:
-    """Take a request to its session, and begin it."""
+    """Find or make the request's session, then run the first round."""
     body, asked = request.body, asked_of(request.body)
     epoch, is_acknowledging = body.share_session_epoch, bool(asked.acknowledged)
     try:
@@ -301,7 +301,8 @@ def _begin(fetches: ShareFetches, request: Request) -> Any:
         )
     except SegstoreError as error:
         answer = _Response(error_code=code_of(error), error_message=str(error))
-        if isinstance(error, ShareSessionLimitReachedError) and body.max_wait_ms > 0:  # a client asks at once
+        # Answered later, because clients would retry at once.
+        if isinstance(error, ShareSessionLimitReachedError) and body.max_wait_ms > 0:
             fetches.node.loop.later(body.max_wait_ms / 1000, lambda: request.answer(answer))
             return LATER
         return answer
@@ -318,7 +319,7 @@ def _forgotten(body: Any) -> Iterator[WirePartition]:
 
 
 def share_fetch(node: Node, request: Request) -> Any:
-    """Answer a fetch of a share group's member, now or later."""
+    """Answer a ShareFetch, now or when records are available."""
     body = request.body
     if not has_share_groups(node):
         return _Response(error_code=Code.UNSUPPORTED_VERSION)

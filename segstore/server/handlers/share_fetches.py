@@ -1,8 +1,7 @@
-"""`ShareFetches`: what the requests of share groups' members share at a server (Kafka:
-SharePartitionManager).
+"""`ShareFetches`: the share sessions, waits and counts of a server (Kafka: SharePartitionManager).
 
-Nothing is on disk. Threads: the loop's, which asks the share coordinator too where that takes microseconds:
-states that are in memory, and are written without waiting. Else worker threads ask it.
+Owns nothing on disk. Threads: the loop's thread calls the share coordinator if that takes microseconds (the
+state is in memory, and is written without waiting); otherwise worker threads call it.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from segstore.server.request import LATER, Request
 
 from .coordinating import coordinator_code
 from .fetch import Fetches
-from .share_requests import PartOutcome, ShareTopics, text_of, told_of
+from .share_requests import PartOutcome, ShareTopics, outcome_of, text_of
 from .working import fail, work
 
 log = Logger("segstore")
 MOST_AT_ONCE = 100
-"""Partitions of a request that are seen to in the loop's thread, where others wait."""
+"""Most partitions of a request that the loop's thread handles; a worker handles larger requests."""
 
 
 class ShareFetches:
-    """Made once the store has a share coordinator: see `with_share_fetches`."""
+    """The share sessions of a server. `with_share_fetches` makes it after the store's share coordinator."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.topics = node, ShareTopics(node)
@@ -58,12 +57,12 @@ class ShareFetches:
         group_settings(node.store).set_share_version(node.config.share_version)
 
     def counted(self, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
-        """Begin a request, which is counted."""
+        """Begin a request with `begin`, and count it in the metrics."""
         return self._rates.counted(request, lambda request: begin(self, request))
 
     def metrics(self) -> dict[str, float]:
-        """Return counts of all time, and the sessions that there are now, by Kafka's names. May be called in
-        any thread.
+        """Return total counts, and current numbers of sessions and partitions, by Kafka's metric names. May
+        be called in any thread.
         """
         return {
             **self._rates.values(),
@@ -73,19 +72,21 @@ class ShareFetches:
         }
 
     def throttle_of(self, request: Request) -> QuotaThrottle:
-        """Return the throttle of a client's fetches."""
+        """Return the fetch throttle of a request's user and client id."""
         return self._fetches.throttle_of(request)
 
     def most_bytes(self, asked: int, throttle: QuotaThrottle) -> int:
-        """Return how many bytes an answer may have."""
+        """Return the most bytes that an answer may have."""
         most = max(min(asked, self.node.config.fetch_max_bytes), 0)
         return most if throttle.bound is None else min(most, throttle.most_at_once)
 
-    # --- what the coordinator does ---------------------------------------------------------------
+    # --- calls of the coordinator ----------------------------------------------------------------
 
     def may_wait(self, session: WireSession, keys: Collection[WirePartition]) -> bool:
-        """Return whether to acknowledge or acquire records of partitions is a worker's, since it may wait for
-        disks or replicas, may be long, or comes behind the release of an earlier session of the member.
+        """Return whether a worker must acknowledge or acquire the records of these partitions.
+
+        That is so if there are many partitions, if disks or replicas may be waited for, or if records of the
+        member's earlier session are still being released.
         """
         who = session.group, session.member
         if len(keys) > MOST_AT_ONCE or any((each.group, each.member) == who for each in self._ending):
@@ -95,18 +96,19 @@ class ShareFetches:
     def acknowledge(
         self, session: WireSession, batches: Mapping[WirePartition, Sequence[AckBatch]]
     ) -> dict[WirePartition, PartOutcome]:
-        """Acknowledge records of partitions; return how that went."""
+        """Acknowledge records; return the outcome for each partition."""
         if not batches:
             return {}
         wanted = {text_of(key): some for key, some in batches.items()}
         errors = self.coordinator.acknowledge(session.group, session.member, wanted)
         granted: Collection[WirePartition] = self._granted.get(session, ())
-        return {key: _told(errors[text_of(key)], key in granted) for key in batches}
+        return {key: _outcome(errors[text_of(key)], key in granted) for key in batches}
 
     def release(self, session: WireSession) -> bool:
-        """Release all records that an ended session's member has acquired, once none of its fetches is at
-        work: what such a fetch has acquired is taken back, and its delivery counts for nothing (Q94). Return
-        whether none was. For a worker thread.
+        """Release all acquired records of an ended session, in a worker thread. Return whether it was done.
+
+        If a worker still acquires records for the session, the release is postponed until `end_work`. These
+        records must be cancelled first, so that their delivery counts stay as before (rule Q94).
         """
         with self._lock:
             if session in self._at_work:
@@ -117,19 +119,19 @@ class ShareFetches:
         self._granted.pop(session, None)
         return True
 
-    # --- what sessions have ----------------------------------------------------------------------
+    # --- state of sessions -----------------------------------------------------------------------
 
     def granted(self, session: WireSession, keys: Iterable[WirePartition]) -> None:
         """Note that records of partitions were acquired in a session."""
         self._granted.setdefault(session, set()).update(keys)
 
     def begin_work(self, session: WireSession) -> None:
-        """Note that a worker acquires records for a session's fetch."""
+        """Count a worker that acquires records for a session's fetch."""
         with self._lock:
             self._at_work[session] += 1
 
     def end_work(self, session: WireSession) -> None:
-        """Note that what a worker has acquired for a session's fetch was given, or taken back."""
+        """Subtract a worker whose acquired records were answered or cancelled; begin a postponed release."""
         with self._lock:
             self._at_work[session] -= 1
             if self._at_work[session]:
@@ -141,17 +143,17 @@ class ShareFetches:
             self._begin_release(session)
 
     def wait(self, session: WireSession, parked: ParkedShareFetch) -> None:
-        """Note that a session's fetch waits."""
+        """Remember the parked fetch of a session."""
         self._parked[session] = parked
 
     def waits_no_more(self, session: WireSession, parked: ParkedShareFetch) -> None:
-        """Note that a session's fetch goes on."""
+        """Forget the parked fetch of a session."""
         if self._parked.get(session) is parked:
             del self._parked[session]
 
     def go_on(self, session: WireSession) -> None:
-        """End the wait of a session's fetch: another request of the session has come, or it has ended. The
-        fetch acquires nothing more.
+        """End the wait of a session's parked fetch, because the session has ended or has a newer request. The
+        fetch acquires no more records.
         """
         parked = self._parked.pop(session, None)
         if parked is not None:
@@ -160,7 +162,7 @@ class ShareFetches:
             self.waits.forget(session.group)
 
     def _ended(self, session: WireSession, is_broken: bool) -> None:
-        """A session has ended: with its connection, which frees its member's records, or for another one."""
+        """Handle the end of a session; if its connection was closed, its member's records are released."""
         self.go_on(session)
         if not is_broken:
             self._granted.pop(session, None)
@@ -179,22 +181,21 @@ class ShareFetches:
         self.node.loop.work(lambda: self.release(session), done, True)
 
     def close(self) -> None:
-        """End all sessions: the server ends."""
+        """End all sessions and waits, at the server's end."""
         self.sessions.close()
         self.waits.close()
 
 
-def _told(error: SegstoreError | None, was_granted: bool) -> PartOutcome:
-    """Return how an acknowledgement went. A share partition that is missing in memory, though the session has
-    records of it, has begun anew since.
-    """
+def _outcome(error: SegstoreError | None, was_granted: bool) -> PartOutcome:
+    """Return the outcome of an acknowledgement that raised `error`, or succeeded with None."""
+    # The session has acquired records of this share partition: it was dropped from memory since.
     if was_granted and isinstance(error, UnknownTopicOrPartitionError):
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
-    return told_of(error)
+    return outcome_of(error)
 
 
 def with_share_fetches(node: Node, request: Request, begin: Callable[[ShareFetches, Request], Any]) -> Any:
-    """Answer a request by `begin`. The store's share coordinator is made before, in a worker thread."""
+    """Answer a request by `begin`, after a worker has made the share coordinator if there is none."""
     if existing(node.store, ShareCoordinator) is not None:
         return node.part(ShareFetches).counted(request, begin)
 

@@ -1,7 +1,7 @@
-"""ShareGroupHeartbeat, ShareGroupDescribe: members and administrators of share groups (KIP-932; Kafka:
+"""ShareGroupHeartbeat, ShareGroupDescribe: the APIs of share groups (KIP-932; Kafka:
 GroupCoordinatorService).
 
-Threads: the loop's; the group coordinator is asked in worker threads.
+Threads: handlers run in the loop's thread and call the group coordinator in worker threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Described = structs("ShareGroupDescribeResponse")
 
 
 def share_group_heartbeat(node: Node, request: Request) -> Any:
-    """Take a member's account of itself; answer its epoch, and its partitions if it does not know them."""
+    """Handle a member's heartbeat; answer its epoch, and its assignment if that has changed."""
     if not has_share_groups(node):
         return _Beaten(error_code=Code.UNSUPPORTED_VERSION)
     body, asked = request.body, _asked(request)
@@ -66,7 +66,7 @@ def _asked(request: Request) -> ShareHeartbeat:
 
 
 def share_group_describe(node: Node, request: Request) -> Any:
-    """Answer each group by itself; a group of another kind counts as none."""
+    """Answer a result or an error for each group; a group of another type gets GROUP_ID_NOT_FOUND."""
     if not has_share_groups(node):
         return _Described(groups=[_failed(each, Code.UNSUPPORTED_VERSION) for each in request.body.group_ids])
     describe = partial(_described, node.store)
@@ -99,14 +99,14 @@ def _group(group: str, info: ShareGroupInfo, topics: AssignableTopics) -> Any:
 
 
 def _member(member: ShareMember, topics: AssignableTopics) -> Any:
-    told = member.subscription
+    subscription = member.subscription
     return _Described.Member(
         member_id=member.member_id,
-        rack_id=told.rack_id,
+        rack_id=subscription.rack_id,
         member_epoch=member.epoch,
-        client_id=told.client_id,
-        client_host=told.client_host,
-        subscribed_topic_names=sorted(told.topic_names),
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topic_names),
         assignment=_assignment(member.current.assigned, topics),
     )
 

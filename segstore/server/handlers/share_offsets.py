@@ -1,7 +1,7 @@
-"""DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets: what administrators see and
-change of where share groups are (KIP-932, KIP-1226 for the lag; Kafka: GroupCoordinatorService).
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets: the administration of share
+groups' start offsets (KIP-932, KIP-1226 for the lag; Kafka: GroupCoordinatorService).
 
-Threads: the loop's; the coordinators are asked in worker threads.
+Threads: handlers run in the loop's thread and call the coordinators in worker threads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOT_KEPT = "There is no offset information to delete."
 
 
 def describe_share_group_offsets(node: Node, request: Request) -> Any:
-    """Answer each group by itself; null topics stand for all of which the group has a state."""
+    """Answer a result or an error for each group; null topics mean all partitions with a state."""
     groups = request.body.groups
     if not has_share_groups(node):
         return _failed(groups, Code.UNSUPPORTED_VERSION)
@@ -62,10 +62,10 @@ def _described(store: Store, asked: Any) -> Any:
     try:
         topics = shown(store)
         wanted = _all_of(store, group, topics) if asked.topics is None else _named(asked.topics)
-        told = [_described_topic(store, group, topics.get(name), name, numbers) for name, numbers in wanted]
+        rows = [_described_topic(store, group, topics.get(name), name, numbers) for name, numbers in wanted]
     except SegstoreError as error:
         return _DescribedGroup(group_id=group, error_code=coordinator_code(error), error_message=str(error))
-    return _DescribedGroup(group_id=group, topics=told)
+    return _DescribedGroup(group_id=group, topics=rows)
 
 
 def _named(topics: Iterable[Any]) -> list[tuple[str, Sequence[int]]]:
@@ -73,7 +73,7 @@ def _named(topics: Iterable[Any]) -> list[tuple[str, Sequence[int]]]:
 
 
 def _all_of(store: Store, group: str, topics: dict[str, TopicInfo]) -> list[tuple[str, Sequence[int]]]:
-    """Return the partitions of which a group has a state, by topic; those of deleted topics are left out."""
+    """Return the partitions in which a group has a state, by topic, without deleted topics."""
     by_id = {info.topic_id: name for name, info in topics.items()}
     found: dict[str, list[int]] = {}
     for key in shared(store, GroupCoordinator).share_partitions(group):
@@ -85,7 +85,7 @@ def _all_of(store: Store, group: str, topics: dict[str, TopicInfo]) -> list[tupl
 def _described_topic(
     store: Store, group: str, info: TopicInfo | None, name: str, numbers: Sequence[int]
 ) -> Any:
-    """Answer one topic; a partition of which the group has no state has no offset, which is no error."""
+    """Return the struct of one topic; a partition without a state has start offset -1, and no error."""
     if info is None or not info.topic_id:
         rows = [_Offset(partition_index=number, start_offset=-1) for number in numbers]
         return _DescribedTopic(topic_name=name, topic_id=NO_ID, partitions=rows)
@@ -110,7 +110,7 @@ def _described_topic(
 
 
 def alter_share_group_offsets(node: Node, request: Request) -> Any:
-    """Set the start offsets of a group that has no members; partitions that are not there have an error."""
+    """Set start offsets of a group that has no members; missing partitions are answered with an error."""
     if not has_share_groups(node):
         return _Altered(error_code=Code.UNSUPPORTED_VERSION)
     body = request.body
@@ -130,9 +130,9 @@ def _altered(store: Store, body: Any) -> Any:
         for topic in body.topics
         for each in topic.partitions
     }
-    shared(store, ShareCoordinator)  # which is told of it
+    shared(store, ShareCoordinator)  # made first: it drops the changed share partitions from memory
     errors = shared(store, GroupCoordinator).alter_share_offsets(body.group_id, wanted)
-    told = {tuple(tp): error for tp, error in errors.items()}
+    by_name = {tuple(tp): error for tp, error in errors.items()}
     topics = shown(store)
     return _Altered(
         responses=[
@@ -140,7 +140,7 @@ def _altered(store: Store, body: Any) -> Any:
                 topic_name=topic.topic_name,
                 topic_id=_id_of(topics.get(topic.topic_name)),
                 partitions=[
-                    _altered_row(each.partition_index, told[topic.topic_name, each.partition_index])
+                    _altered_row(each.partition_index, by_name[topic.topic_name, each.partition_index])
                     for each in topic.partitions
                 ],
             )
@@ -150,16 +150,17 @@ def _altered(store: Store, body: Any) -> Any:
 
 
 def _altered_row(number: int, error: SegstoreError | None) -> Any:
-    code, why = _told(error)
+    code, why = _code_and_message(error)
     return _Altered.AlterShareGroupOffsetsResponsePartition(
         partition_index=number, error_code=code, error_message=why
     )
 
 
-def _told(error: SegstoreError | None) -> tuple[Code, str | None]:
+def _code_and_message(error: SegstoreError | None) -> tuple[Code, str | None]:
     if error is None:
         return Code.NONE, None
-    is_its_own = isinstance(error, UnknownTopicOrPartitionError)  # else it is the internal topic's
+    # UnknownTopicOrPartitionError is about the named topic; other errors may be about the internal topic.
+    is_its_own = isinstance(error, UnknownTopicOrPartitionError)
     return code_of(error) if is_its_own else coordinator_code(error), str(error)
 
 
@@ -171,7 +172,7 @@ def _id_of(info: TopicInfo | None) -> bytes:
 
 
 def delete_share_group_offsets(node: Node, request: Request) -> Any:
-    """Delete the states of whole topics, of a group that has no members."""
+    """Delete a group's states of whole topics, if the group has no members."""
     if not has_share_groups(node):
         return _Deleted(error_code=Code.UNSUPPORTED_VERSION)
     body = request.body
@@ -187,15 +188,15 @@ def delete_share_group_offsets(node: Node, request: Request) -> Any:
 
 def _deleted(store: Store, body: Any) -> Any:
     names = list(dict.fromkeys(each.topic_name for each in body.topics))
-    shared(store, ShareCoordinator)  # which is told of it
-    told = shared(store, GroupCoordinator).delete_share_offsets(body.group_id, names)
+    shared(store, ShareCoordinator)  # made first: it drops the changed share partitions from memory
+    errors = shared(store, GroupCoordinator).delete_share_offsets(body.group_id, names)
     topics = shown(store)
-    return _Deleted(responses=[_deleted_row(name, topics.get(name), told[name]) for name in names])
+    return _Deleted(responses=[_deleted_row(name, topics.get(name), errors[name]) for name in names])
 
 
 def _deleted_row(name: str, info: TopicInfo | None, error: SegstoreError | None) -> Any:
-    """Return the answer of a topic; a broker has these words for both of the reasons why nothing is there."""
-    code, why = _told(error)
+    """Return the struct of a topic; a missing topic and a missing state get Kafka's messages."""
+    code, why = _code_and_message(error)
     if code is Code.UNKNOWN_TOPIC_OR_PARTITION:
         why = _NOT_HERE if info is None else _NOT_KEPT
     return _Deleted.DeleteShareGroupOffsetsResponseTopic(

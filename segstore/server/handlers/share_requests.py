@@ -1,6 +1,5 @@
-"""What ShareFetch and ShareAcknowledge say: the partitions of a request, its acknowledgements, and why one of
-them can't be taken (KIP-932, KIP-1222; Kafka: KafkaApis.handleShareFetchRequest,
-handleShareAcknowledgeRequest).
+"""Parses and checks the partitions and acknowledgements of ShareFetch and ShareAcknowledge requests (KIP-932,
+KIP-1222; Kafka: KafkaApis.handleShareFetchRequest, handleShareAcknowledgeRequest).
 
 Threads: no state.
 """
@@ -44,7 +43,7 @@ _NOBODY = -1, -1
 
 
 class PartOutcome(NamedTuple):
-    """How a part of a request went: the code, and a message if it failed."""
+    """The outcome for one partition: an error code, with a message unless it is NONE."""
 
     code: Code = Code.NONE
     message: str | None = None
@@ -57,7 +56,7 @@ _DENIED = PartOutcome(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization fail
 
 
 class ShareAsked(NamedTuple):
-    """The partitions that a request names, in its order, and its acknowledgements by partition."""
+    """The partitions of a request, in its order, and its acknowledgements by partition."""
 
     partitions: dict[WirePartition, None]
     acknowledged: dict[WirePartition, list[AckBatch]]
@@ -69,13 +68,13 @@ def has_share_groups(node: Node) -> bool:
 
 
 def is_unnamed(body: Any) -> bool:
-    """Return whether a request names no group, or has a member id that no member can have."""
+    """Return whether a request has no group id, or an empty or too long member id."""
     member = body.member_id
     return not body.group_id or not member or len(member) > LONGEST_MEMBER_ID
 
 
 def asked_of(body: Any) -> ShareAsked:
-    """Return what a request asks for; the acknowledgements of a partition that is named twice go together."""
+    """Return a request's partitions and acknowledgements; a partition named twice is merged."""
     asked = ShareAsked({}, {})
     for topic in body.topics:
         for each in topic.partitions:
@@ -91,7 +90,7 @@ def _batch(each: Any) -> AckBatch:
 
 
 def fault(batches: Sequence[AckBatch], renews: bool) -> str | None:
-    """Return why acknowledgements of a partition can't be taken by their form, None if they can (Kafka:
+    """Return an error message if acknowledgement batches are malformed, else None (Kafka:
     validateAcknowledgementBatches).
     """
     try:
@@ -104,14 +103,14 @@ def fault(batches: Sequence[AckBatch], renews: bool) -> str | None:
 
 
 class JudgedAcknowledgements(NamedTuple):
-    """Acknowledgements by partition: those that can be taken, and why others can't be."""
+    """Valid acknowledgements by partition, and the error outcomes of the refused partitions."""
 
     good: dict[WirePartition, list[AckBatch]]
     refused: dict[WirePartition, PartOutcome]
 
 
 def judged(topics: ShareTopics, request: Request, asked: ShareAsked) -> JudgedAcknowledgements:
-    """Return which acknowledgements of a request can be taken; those of one partition all or none."""
+    """Split a request's acknowledgements into valid and refused ones, whole partitions at a time."""
     found = JudgedAcknowledgements({}, {})
     named = topics.found(request, asked.acknowledged)
     for key, batches in asked.acknowledged.items():
@@ -131,7 +130,7 @@ def renews(request: Request) -> bool:
 
 
 class ShareTopics:
-    """What the topics of requests are: their names, and whether a client may read them."""
+    """Looks up the topics of share requests by id, and checks that the client may read them."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._logs = node, node.part(Logs)
@@ -139,7 +138,7 @@ class ShareTopics:
     def found(
         self, request: Request, keys: Iterable[WirePartition]
     ) -> dict[WirePartition, PartOutcome | str]:
-        """Return the topic's name of each partition, or why the client can't have it."""
+        """Return for each partition its topic's name, or an error outcome."""
         may_read = self._reader(request)
         return {key: self._found(key, may_read) for key in keys}
 
@@ -154,14 +153,14 @@ class ShareTopics:
         except UnknownTopicOrPartitionError:
             return _GONE
         except SegstoreError as error:
-            return told_of(error)
+            return outcome_of(error)
         return name
 
-    def leader(self, key: WirePartition, told: PartOutcome) -> tuple[int, int]:
-        """Return the id and the epoch of a partition's leader, for a client that has met another one; -1, -1
-        for all others.
+    def leader(self, key: WirePartition, outcome: PartOutcome) -> tuple[int, int]:
+        """Return the id and the epoch of a partition's leader if `outcome` is an error about leaders; else
+        (-1, -1).
         """
-        name = self._logs.name_of(key[0]) if told.code in ABOUT_LEADERS else None
+        name = self._logs.name_of(key[0]) if outcome.code in ABOUT_LEADERS else None
         if name is None:
             return _NOBODY
         try:
@@ -176,19 +175,18 @@ class ShareTopics:
 
 
 def text_of(key: WirePartition) -> tuple[str, int]:
-    """Return a partition with its topic id as share groups have it."""
+    """Return a partition with its topic id as text, the coordinators' form."""
     return names.topic_id_of(key[0]), key[1]
 
 
-def told_of(error: SegstoreError | None) -> PartOutcome:
-    """Return what a client is told of an error of a share partition: whoever was fenced looks for the leader
-    anew, and asks again.
-    """
+def outcome_of(error: SegstoreError | None) -> PartOutcome:
+    """Return the outcome of a share partition's error, or of success for None."""
     if error is None:
         return GOOD
-    if isinstance(error, _FENCED):
+    if isinstance(error, _FENCED):  # clients look up the leader again, and retry
         return PartOutcome(Code.NOT_LEADER_OR_FOLLOWER, str(error))
     code = code_of(error)
-    if code is Code.UNKNOWN_SERVER_ERROR and not isinstance(error, IllegalStateError):  # not initialised
+    # IllegalStateError means a share partition that is not initialised: it is not logged.
+    if code is Code.UNKNOWN_SERVER_ERROR and not isinstance(error, IllegalStateError):
         log.error("a share partition failed: %s: %s", type(error).__name__, error)
     return PartOutcome(code, str(error))

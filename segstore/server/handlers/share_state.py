@@ -1,9 +1,9 @@
-"""The durable states of share partitions, as brokers ask each other for them: InitializeShareGroupState,
-ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary (KIP-932; Kafka:
+"""InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState,
+ReadShareGroupStateSummary: the durable states of share partitions, for other brokers (KIP-932; Kafka:
 ShareCoordinatorService, ShareCoordinatorShard).
 
-Threads: the loop's; the state log is asked in worker threads. What changes a state here takes the share
-partition out of this process's memory: the state is read anew with the next fetch.
+Threads: handlers run in the loop's thread and call the state log in worker threads. A change of a state here
+drops the share partition from memory; the next fetch reads the state again.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _STRUCTS = {
     Api.DELETE_SHARE_GROUP_STATE: "DeleteStateResult",
     Api.READ_SHARE_GROUP_STATE_SUMMARY: "ReadStateSummaryResult",
 }
-"""The structure of an answer that has a topic."""
+"""The struct of one topic in the answer of each API."""
 Job = Callable[[Store, ShareKey, Any, Any], object]
-"""Does what a request asks for one partition: it is given the store, the share partition, the request's part
-and the answer's part, which it fills. Raises SegstoreError.
+"""Handles one partition of a request: (store, share partition, its part of the request, its part of the
+answer, which the job fills). Raises SegstoreError.
 """
 
 
 def _each(job: Job) -> Handler:
-    """Return the handler that answers each partition by itself."""
+    """Return a handler that runs `job` for each partition, and answers a result or an error for each."""
 
     def handle(node: Node, request: Request) -> Later:
         body, response = request.body, structs(f"{request.api.message}Response")
@@ -56,7 +56,8 @@ def _each(job: Job) -> Handler:
             try:
                 job(node.store, _key(body.group_id, topic_id, asked), asked, row)
             except SegstoreError as error:
-                is_its_own = isinstance(error, UnknownTopicOrPartitionError)  # else the state topic's
+                # UnknownTopicOrPartitionError is about the named topic; others may be the state topic's.
+                is_its_own = isinstance(error, UnknownTopicOrPartitionError)
                 row.error_code = code_of(error) if is_its_own else coordinator_code(error)
                 row.error_message = str(error)
             return row
@@ -78,7 +79,7 @@ def _each(job: Job) -> Handler:
 
 
 def _key(group: str, topic_id: bytes, asked: Any) -> ShareKey:
-    """Return the share partition that is meant. Raises InvalidRequestError for one that can't be."""
+    """Return the share partition of a request's part. Raises InvalidRequestError if it is not valid."""
     text = names.topic_id_of(topic_id)
     numbers = (asked.partition, getattr(asked, "state_epoch", 0), getattr(asked, "leader_epoch", 0))
     if not text or min(numbers) < 0:
@@ -92,12 +93,12 @@ def _initialise(store: Store, key: ShareKey, asked: Any, _row: Any) -> None:
 
 
 def _read(store: Store, key: ShareKey, asked: Any, row: Any) -> None:
-    """Tell the state of a share partition to its leader, whose epoch is noted in the state."""
+    """Answer the state of a share partition, after writing a raised leader epoch into the state."""
     states = shared(store, StateLog)
     state = states.read(key)
     if state is None:
         raise InvalidRequestError(f"share partition {key} is not initialised")
-    if asked.leader_epoch != state.leader_epoch:  # a lower one is refused
+    if asked.leader_epoch != state.leader_epoch:  # the write refuses a lower epoch
         _write_one(states, key, Update(state.state_epoch, asked.leader_epoch, lead=True))
         _drop(store, key)
     _check_there(store, key)
@@ -114,7 +115,7 @@ def _write(store: Store, key: ShareKey, asked: Any, _row: Any) -> None:
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
         for each in asked.state_batches
     ]
-    # Before version 1 it has its default, which stands for a count that is not known.
+    # Version 0 has no such field: its default, -1, stands for an unknown count.
     complete = asked.delivery_complete_count
     update = Update(asked.state_epoch, asked.leader_epoch, asked.start_offset, complete, batches)
     _write_one(shared(store, StateLog), key, update)
@@ -148,7 +149,7 @@ def _write_one(states: StateLog, key: ShareKey, update: Update) -> None:
 
 
 def _drop(store: Store, key: ShareKey) -> None:
-    """Take a share partition out of memory: its state was changed from outside."""
+    """Drop a share partition from memory, after its state was changed in the log."""
     coordinator = existing(store, ShareCoordinator)
     if coordinator is not None:
         coordinator.fence([key])

@@ -1,10 +1,9 @@
-"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: what a standby tells its primary, and an operator
-of it (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
+"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: registering a standby, removing it, and fencing its
+primary after a promotion (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
 KafkaRaftClient.handleBeginQuorumEpochRequest).
 
-Nobody changes what the store is without the operator's word: who registers a standby, or takes it away, is
-judged by `may_change_standby`; and only the standby that is registered fences the store, as only it knows the
-random id of its directory.
+Only clients that the operator allows (`may_change_standby`) register or remove a standby. Only the registered
+standby can fence the store, because only it knows the random id of its directory.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _UNKNOWN = "the setting standby.addresses does not name that address"
 
 
 def register(node: Node, request: Request) -> Any:
-    """Register a standby, durably. One that is registered may come from anywhere."""
+    """Register a standby durably. A standby that is registered already may have any address."""
     is_known, notices = may_change_standby(node, request), node.part(Notices)
     return in_worker(node, request, lambda: _register(node, request, notices, is_known))
 
@@ -48,26 +47,26 @@ def _register(node: Node, request: Request, notices: Notices, is_known: bool) ->
     features = {each.name: each for each in body.features}
     who = _id(body.incarnation_id), _has(features, SYNC_FEATURE)
     if primary is None or (primary.fence is not None and not primary.hands_over(*who)):
-        _tell(notices, peer, "%r can have no standby: it does not lead by itself", node.store)
+        _warn(notices, peer, "%r can have no standby: it does not lead by itself", node.store)
         return _Registered(error_code=Code.NOT_CONTROLLER)
     if body.cluster_id != node.cluster_id:
         return _Registered(error_code=Code.INCONSISTENT_CLUSTER_ID)
     if body.broker_id != STANDBY_ID or not _has(features, FEATURE) or body.incarnation_id == _NO_ID:
         return _Registered(error_code=Code.INVALID_REQUEST)
     if not is_known and primary.registration.directory_id != who[0]:
-        _tell(notices, peer, "%r takes no standby: %s", node.store, _UNKNOWN)
+        _warn(notices, peer, "%r takes no standby: %s", node.store, _UNKNOWN)
         return _Registered(error_code=Code.CLUSTER_AUTHORIZATION_FAILED, broker_epoch=-1)
     try:
         epoch = primary.register(*who, peer)
     except SegstoreError as error:
-        _tell(notices, peer, "a standby was refused: %s", error)
+        _warn(notices, peer, "a standby was refused: %s", error)
         return _Registered(error_code=code_of(error), broker_epoch=-1)
     return _Registered(broker_epoch=epoch)
 
 
-def _tell(notices: Notices, peer: str, message: str, *given: object) -> None:
-    """Log a request that was refused; strangers may send such without end."""
-    notices.tell(message, peer, f"{message} (asked by %s)", *given, peer)
+def _warn(notices: Notices, peer: str, message: str, *given: object) -> None:
+    """Log a refused request, at a limited rate: strangers may send any number of them."""
+    notices.log(message, peer, f"{message} (asked by %s)", *given, peer)
 
 
 def _has(features: dict[str, Any], name: str) -> bool:
@@ -80,12 +79,12 @@ def _id(incarnation: bytes) -> str:
 
 
 def begin_epoch(node: Node, request: Request) -> Any:
-    """Take note that the standby leads from an epoch on: the store is fenced, durably. A store without a
+    """Fence the store durably, because its standby leads from the request's epoch on. A store without a
     standby closes the connection, as a broker does.
     """
     primary, notices = primary_of(node), node.part(Notices)
     if primary is not None and not primary.registration.is_there:
-        _tell(notices, request.channel.peer, "%r has no standby that could lead", node.store)
+        _warn(notices, request.channel.peer, "%r has no standby that could lead", node.store)
         request.channel.close()
         return None
     return in_worker(node, request, lambda: _begin_epoch(node, request, notices))
@@ -123,7 +122,7 @@ def _begun(node: Node, request: Request, notices: Notices, topic: str, asked: An
     except FencedLeaderEpochError:
         answer.error_code, answer.leader_epoch = Code.FENCED_LEADER_EPOCH, primary.largest_epoch()
     except InvalidRequestError as error:
-        _tell(notices, request.channel.peer, "%r was not fenced: %s", node.store, error)
+        _warn(notices, request.channel.peer, "%r was not fenced: %s", node.store, error)
         answer.error_code = code_of(error)
     except SegstoreError as error:
         log.error("%r was not fenced: %s", node.store, error)
@@ -132,7 +131,7 @@ def _begun(node: Node, request: Request, notices: Notices, topic: str, asked: An
 
 
 def unregister(node: Node, request: Request) -> Any:
-    """Take the standby away, by the operator's word."""
+    """Remove the standby's registration, for a client that the operator allows."""
     if not may_change_standby(node, request):
         why = f"{request.channel.peer}: {_UNKNOWN}"
         return _Unregistered(error_code=Code.CLUSTER_AUTHORIZATION_FAILED, error_message=why)

@@ -1,8 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
-All replicas that can be asked for are the one on this node: a topic of a replicated store gets as many
-directories as default.replication.factor says. Kafka's rules are those of ControllerApis and
-ReplicationControlManager.
+On the wire every topic has one replica, on this node. In a replicated store a new topic is replicated to
+default.replication.factor directories. Source: Kafka's ControllerApis and ReplicationControlManager.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from segstore.server.request import Request
 from segstore.server.topics import check_replicas, id_of, shown, with_id
 from segstore.storage.meta.topic_info import MOST_PARTITIONS, TopicInfo, check_not_internal
 
-from .refusal import REFUSED, Refusal, told
+from .refusal import REFUSED, Refusal, code_and_message
 from .working import in_worker
 
 _Created = structs("CreateTopicsResponse")
@@ -40,7 +39,7 @@ _ASSIGNED = "a manual partition assignment was specified, but {} was not set to 
 
 
 def create_topics(node: Node, request: Request) -> Any:
-    """Create topics, each of which succeeds or fails alone."""
+    """Create topics; answer a result or an error for each."""
     return in_worker(node, request, lambda: _create_all(node, request.body))
 
 
@@ -53,7 +52,7 @@ def _create_all(node: Node, body: Any) -> Any:
                 raise Refusal(Code.INVALID_REQUEST, f"topic {each.name!r} is in the request twice")
             results.append(_create(node, each, validate_only=body.validate_only))
         except REFUSED as error:
-            code, message = told(error)
+            code, message = code_and_message(error)
             results.append(
                 _Created.CreatableTopicResult(name=each.name, error_code=code, error_message=message)
             )
@@ -61,7 +60,7 @@ def _create_all(node: Node, body: Any) -> Any:
 
 
 def _create(node: Node, wanted: Any, *, validate_only: bool) -> Any:
-    """Create one topic. Raises what Kafka's controller would, in its order."""
+    """Create one topic. Checks are in the order of Kafka's controller, so that the same error is raised."""
     names.check_topic(wanted.name)
     check_not_internal(wanted.name, "groups and transactions make it when they need it")
     if wanted.name in shown(node.store):
@@ -82,7 +81,7 @@ def _config(wanted: Any) -> TopicConfig:
 
 
 def _counted(node: Node, wanted: Any) -> int:
-    """Return the number of partitions where no replicas are assigned."""
+    """Return the number of partitions of a topic without assigned replicas."""
     if wanted.replication_factor not in (-1, 1):
         raise InvalidReplicationFactorError(
             f"replication factor {wanted.replication_factor}: there is one node, so it must be 1, or -1"
@@ -97,7 +96,7 @@ def _counted(node: Node, wanted: Any) -> int:
 
 
 def _assigned(wanted: Any) -> int:
-    """Return the number of partitions whose replicas are assigned."""
+    """Return the number of partitions of a topic with assigned replicas."""
     if wanted.replication_factor != -1:
         raise Refusal(Code.INVALID_REQUEST, _ASSIGNED.format("replication factor"))
     if wanted.num_partitions != -1:
@@ -128,7 +127,7 @@ def _creatable(node: Node, name: str, count: int, topic_id: bytes, config: Topic
 
 
 def delete_topics(node: Node, request: Request) -> Any:
-    """Delete topics by name, or, from version 6 on, by id."""
+    """Delete topics by name, or by id since version 6."""
     body = request.body
     asked = [(each.name, each.topic_id) for each in body.topics]
     asked += [(name, NO_ID) for name in body.topic_names]
@@ -146,7 +145,7 @@ def _delete_all(node: Node, asked: list[tuple[str | None, bytes]]) -> Any:
             result.name, result.topic_id = found.name, id_of(found)
             node.store.delete_topic(found.name)
         except REFUSED as error:
-            result.error_code, result.error_message = told(error)
+            result.error_code, result.error_message = code_and_message(error)
         results.append(result)
     return _Deleted(responses=results)
 
@@ -166,7 +165,7 @@ def _to_delete(node: Node, name: str | None, topic_id: bytes) -> TopicInfo:
 
 
 def create_partitions(node: Node, request: Request) -> Any:
-    """Let topics have more partitions."""
+    """Add partitions to topics; answer a result or an error for each topic."""
     return in_worker(node, request, lambda: _grow_all(node, request.body))
 
 
@@ -180,7 +179,7 @@ def _grow_all(node: Node, body: Any) -> Any:
                 raise Refusal(Code.INVALID_REQUEST, f"topic {each.name!r} is in the request twice")
             _grow(node, each, validate_only=body.validate_only)
         except REFUSED as error:
-            result.error_code, result.error_message = told(error)
+            result.error_code, result.error_message = code_and_message(error)
         results.append(result)
     return _Grown(results=results)
 

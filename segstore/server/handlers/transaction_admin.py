@@ -1,7 +1,7 @@
-"""DescribeTransactions, ListTransactions, DescribeProducers: what administrators ask of transactions.
+"""DescribeTransactions, ListTransactions, DescribeProducers: the administration of transactions.
 
 Source: KIP-664, KIP-994, KIP-1152.
-Threads: the loop's; the coordinator and the logs are asked in worker threads.
+Threads: handlers run in the loop's thread; worker threads call the coordinator and read logs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Listed = structs("ListTransactionsResponse")
 _Producers = structs("DescribeProducersResponse")
 
 _NAMES = {state: "".join(part.capitalize() for part in state.name.split("_")) for state in TransactionState}
-"""Kafka's names, as PrepareCommit."""
+"""Kafka's names of the states, for example PrepareCommit."""
 
 
 def _known(store: Store) -> dict[str, TransactionMetadata]:
@@ -41,7 +41,7 @@ def _known(store: Store) -> dict[str, TransactionMetadata]:
 
 
 def describe_transactions(node: Node, request: Request) -> Later:
-    """Answer the state of each transactional id that is asked for."""
+    """Answer the state of each requested transactional id."""
     wanted = request.body.transactional_ids
 
     def run() -> Any:
@@ -81,8 +81,8 @@ def _described(name: str, held: TransactionMetadata | None) -> Any:
 
 
 def list_transactions(node: Node, request: Request) -> Later:
-    """Answer the transactional ids that pass all filters; an empty filter lets all pass (KIP-994, KIP-1152).
-    Names of states that nobody knows are answered too.
+    """Answer the transactional ids that match all filters; an empty filter matches all (KIP-994, KIP-1152).
+    Unknown state names of the filter are answered too.
     """
     body, store = request.body, node.store
     unknown = [name for name in body.state_filters if name not in _NAMES.values()]
@@ -105,15 +105,14 @@ def list_transactions(node: Node, request: Request) -> Later:
 
 
 def _passes(held: TransactionMetadata, body: Any, now_ms: int) -> bool:
-    """As TransactionStateManager.listTransactionStates: an id that has no transaction open has a start of -1,
-    and passes a filter of the duration.
-    """
+    """Return whether a transaction matches the filters (TransactionStateManager.listTransactionStates)."""
     if held.state is TransactionState.DEAD:
         return False
     if body.state_filters and _NAMES[held.state] not in body.state_filters:
         return False
     if body.producer_id_filters and held.producer_id not in body.producer_id_filters:
         return False
+    # Without an open transaction the start is -1, which passes every duration filter, as in Kafka.
     return bool(body.duration_filter < 0 or now_ms - held.started_ms > body.duration_filter)
 
 
@@ -121,7 +120,7 @@ def _passes(held: TransactionMetadata, body: Any, now_ms: int) -> bool:
 
 
 def describe_producers(node: Node, request: Request) -> Later:
-    """Answer what partitions know of their producers, with the start of an open transaction."""
+    """Answer the active producers of partitions, with the first offsets of open transactions."""
     body, store = request.body, node.store
 
     def answer(topics: Iterable[Any]) -> Any:
@@ -139,8 +138,8 @@ def describe_producers(node: Node, request: Request) -> Later:
     return coordinated(node, request, run, failed)
 
 
-def _topic(topic: Any, tell: Any) -> Any:
-    return _Producers.TopicResponse(name=topic.name, partitions=list(map(tell, topic.partition_indexes)))
+def _topic(topic: Any, describe: Any) -> Any:
+    return _Producers.TopicResponse(name=topic.name, partitions=list(map(describe, topic.partition_indexes)))
 
 
 def _producers(store: Store, topic: str, number: int) -> Any:
@@ -150,10 +149,10 @@ def _producers(store: Store, topic: str, number: int) -> Any:
         return _Producers.PartitionResponse(
             partition_index=number, error_code=code_of(error), error_message=str(error)
         )
-    return _Producers.PartitionResponse(partition_index=number, active_producers=list(_told(found)))
+    return _Producers.PartitionResponse(partition_index=number, active_producers=list(_states(found)))
 
 
-def _told(found: Iterable[ActiveProducer]) -> Iterator[Any]:
+def _states(found: Iterable[ActiveProducer]) -> Iterator[Any]:
     for each in found:
         yield _Producers.ProducerState(
             producer_id=each.producer_id,

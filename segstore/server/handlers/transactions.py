@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: transactions on the wire (KIP-98), also those
-in which each transaction has an epoch of its own (KIP-890), by the versions of their requests.
+"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: transactions on the wire (KIP-98). Newer
+request versions use a new producer epoch for each transaction (KIP-890).
 
-Threads: the loop's; the coordinators are asked in worker threads.
+Threads: handlers run in the loop's thread and call the coordinators in worker threads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 
 from .coordinating import INTERNAL, by_topic, coordinated, coordinator_code, partitions_of
-from .group_offsets import commit_apart, offsets_of, unknown, without_group
+from .group_offsets import commit_valid, offsets_of, unknown, without_group
 from .named_topics import NamedTopics
 
 _Added = structs("AddPartitionsToTxnResponse")
@@ -46,8 +46,8 @@ def _transactions(store: Store) -> TransactionCoordinator:
 
 
 def transaction_code(error: BaseException) -> Code:
-    """Return the code for a producer: an id that has expired is one that is mapped to no producer id, and a
-    stale member is told so as one of a classic group is.
+    """Return a producer's error code: INVALID_PRODUCER_ID_MAPPING for an expired transactional id,
+    ILLEGAL_GENERATION for a stale member epoch, else the coordinator's code.
     """
     if isinstance(error, TransactionalIdNotFoundError):
         return Code.INVALID_PRODUCER_ID_MAPPING
@@ -57,7 +57,7 @@ def transaction_code(error: BaseException) -> Code:
 
 
 def _fenced(code: Code, version: int, since: int) -> Code:
-    """Older clients than version `since` know fencing by the code of a stale epoch (KIP-588)."""
+    """Replace PRODUCER_FENCED by INVALID_PRODUCER_EPOCH in versions before `since` (KIP-588)."""
     return Code.INVALID_PRODUCER_EPOCH if code is Code.PRODUCER_FENCED and version < since else code
 
 
@@ -73,7 +73,7 @@ _ADD_KNOWS_FENCED, _BATCHED, _ABORTABLE = 2, 4, 5
 
 
 def add_partitions_to_txn(node: Node, request: Request) -> Later:
-    """Add partitions to a transaction, all or none; from version 4 on to several, as brokers ask."""
+    """Add partitions to a transaction, all or none; since version 4 to several transactions, for brokers."""
     body, store, version = request.body, node.store, request.version
     if version >= _BATCHED:
 
@@ -110,14 +110,14 @@ def _of_transaction(store: Store, asked: Any, version: int) -> Any:
 
 
 def _abortable(code: Code) -> Code:
-    """Newer clients abort a transaction that misses a partition, in place of failing (KIP-890)."""
+    """Replace INVALID_TXN_STATE by TRANSACTION_ABORTABLE, on which newer clients abort (KIP-890)."""
     return Code.TRANSACTION_ABORTABLE if code is Code.INVALID_TXN_STATE else code
 
 
 def _add(
     store: Store, transactional_id: str, identity: Identity, wanted: list[TopicPartition], verify_only: bool
 ) -> Codes:
-    """Add partitions, or look whether they were added. Where one can't be, none is (KafkaApis)."""
+    """Add partitions, or verify that they were added; if one is refused, none is added (KafkaApis)."""
     refused = {at: code for at in wanted if (code := _refused(store, at)) is not Code.NONE}
     if refused and not verify_only:
         return {at: refused.get(at, Code.OPERATION_NOT_ATTEMPTED) for at in wanted}
@@ -169,7 +169,7 @@ def _offsets_of(store: Store, group: str) -> TopicPartition:
 
 
 def add_offsets_to_txn(node: Node, request: Request) -> Later:
-    """Make a group's offsets part of a transaction."""
+    """Add a group's partition of the offsets topic to a transaction."""
     body = request.body
 
     def failed(code: Code) -> Any:
@@ -188,8 +188,8 @@ def add_offsets_to_txn(node: Node, request: Request) -> Later:
 
 
 def txn_offset_commit(node: Node, request: Request) -> Later:
-    """Commit offsets within a transaction, which count when it is committed. From version 5 on the group's
-    offsets need not have been added to it (KIP-890).
+    """Commit offsets in a transaction; they become visible when it commits. Since version 5 AddOffsetsToTxn
+    is not needed before (KIP-890).
     """
     body, version = request.body, request.version
     knows_epochs = version >= _COMMITS_BY_ID
@@ -203,10 +203,10 @@ def txn_offset_commit(node: Node, request: Request) -> Later:
         _commit_within(node.store, body.transactional_id, identity, member, good, version, topics.ids)
 
     def run() -> Any:
-        codes = commit_apart(node.store, offsets, commit, tell)
+        codes = commit_valid(node.store, offsets, commit, code_for)
         return _committed(topics, without_group(node.store, member, codes, knows_epochs), version)
 
-    def tell(error: BaseException) -> Code:
+    def code_for(error: BaseException) -> Code:
         stale = knows_epochs and isinstance(error, StaleMemberEpochError)
         return Code.STALE_MEMBER_EPOCH if stale else transaction_code(error)
 
@@ -241,13 +241,13 @@ def _commit_within(
 
 
 def _committed(topics: NamedTopics, codes: Codes, version: int) -> Any:
-    """A fenced producer hears of a stale epoch in all versions (AddPartitionsToTxnManager)."""
-    told = dict[TopicPartition, Code]()
+    """Return the answer; PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH (AddPartitionsToTxnManager)."""
+    answered = dict[TopicPartition, Code]()
     for at, code in codes.items():
         code = Code.INVALID_PRODUCER_EPOCH if code is Code.PRODUCER_FENCED else code
-        told[at] = _abortable(code) if version >= _COMMIT_ABORTABLE else code
+        answered[at] = _abortable(code) if version >= _COMMIT_ABORTABLE else code
     kinds = _Committed.TxnOffsetCommitResponseTopic, _Committed.TxnOffsetCommitResponsePartition
-    return _Committed(topics=topics.told(by_topic(told, *kinds), lambda each: unknown(each, *kinds)))
+    return _Committed(topics=topics.with_ids(by_topic(answered, *kinds), lambda each: unknown(each, *kinds)))
 
 
 # --- EndTxn --------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ _END_KNOWS_FENCED, _END_RAISES = 2, 5
 
 
 def end_txn(node: Node, request: Request) -> Later:
-    """Commit or abort. From version 5 on the producer goes on with the epoch that is answered (KIP-890)."""
+    """Commit or abort a transaction; since version 5 answer the producer's next epoch (KIP-890)."""
     body, version = request.body, request.version
 
     def failed(code: Code) -> Any:

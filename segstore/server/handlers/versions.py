@@ -1,5 +1,5 @@
-"""ApiVersions: which APIs there are, in which versions (KIP-35, KIP-511), and which features (KIP-584); and
-whether a client has reached the node that it means (KIP-1242).
+"""ApiVersions: the served APIs and their versions (KIP-35, KIP-511), and the features (KIP-584). The handler
+also checks the cluster id and node id that the client expects (KIP-1242).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from segstore.server.request import Request
 _Response = structs("ApiVersionsResponse")
 _NO_NODE = -1
 _NAMES_CLIENT = 3
-"""The first version that names the client's software."""
+"""The first version with the client's software name and version."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _TAKES_ZERO = 4
-"""The first version that may tell features whose lowest version is 0 (KAFKA-17011)."""
+"""The first version whose clients accept features with a lowest version of 0 (KAFKA-17011)."""
 
 
 def api_versions(node: Node, request: Request) -> Any:
-    """Answer with all APIs that have a handler, and the features."""
+    """Answer all APIs that have a handler, with their versions, and the features."""
     code = _unnamed(request) or _misrouted(node, request.body)
     if code:
         return _Response(error_code=code)
@@ -50,15 +50,15 @@ def api_versions(node: Node, request: Request) -> Any:
 
 
 def _unnamed(request: Request) -> Code:
-    """Return whether the client's software has a name and a version that Kafka takes (KIP-511)."""
-    told = (request.body.client_software_name, request.body.client_software_version)
-    is_valid = request.version < _NAMES_CLIENT or all(map(_SOFTWARE.fullmatch, told))
+    """Return INVALID_REQUEST if the client's software name or version is malformed (KIP-511), else NONE."""
+    software = (request.body.client_software_name, request.body.client_software_version)
+    is_valid = request.version < _NAMES_CLIENT or all(map(_SOFTWARE.fullmatch, software))
     return Code.NONE if is_valid else Code.INVALID_REQUEST
 
 
 def _misrouted(node: Node, body: Any) -> Code:
-    """Return why the client means another node or cluster. Before version 5 it says neither."""
-    if body.cluster_id is None and body.node_id == _NO_NODE:
+    """Return REBOOTSTRAP_REQUIRED if the client expects another cluster or node, else NONE."""
+    if body.cluster_id is None and body.node_id == _NO_NODE:  # always so before version 5
         return Code.NONE
     if body.cluster_id is None or body.node_id == _NO_NODE:
         return Code.INVALID_REQUEST
@@ -67,8 +67,8 @@ def _misrouted(node: Node, body: Any) -> Code:
 
 
 def unsupported() -> Any:
-    """Return the answer to a version of ApiVersions that is not known, which goes out as version 0: clients
-    then ask with the highest version that it tells.
+    """Return the answer to an unknown version of ApiVersions, to be sent as version 0. Clients retry with the
+    highest version that it lists.
     """
     return _Response(error_code=Code.UNSUPPORTED_VERSION, api_keys=_listed([Api.API_VERSIONS]))
 

@@ -1,7 +1,7 @@
-"""Answers that are worked out in a worker thread, since they wait for disks: topics that are made, logs that
-are opened, commits. However that ends, the request is answered, or its connection closed.
+"""Answers made in a worker thread, because they wait for disks: creating topics, opening logs, commits.
 
-Threads: all is called in the loop's thread, but for `run`, which a worker calls.
+If a job or its callback raises, the request is answered with an error, or its connection is closed. Threads:
+a worker calls `run`; every other function and callback runs in the loop's thread.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ def in_worker(
     failed: Callable[[BaseException], Any] | None = None,
     waits: bool = False,
 ) -> Later:
-    """Have `run` work out the response's body in a worker thread. Expected errors are in the body that it
-    returns; for any other `failed` makes the body, and without `failed` it is told as by `fail`. `waits`: see
-    `Loop.work`.
+    """Answer with the body that `run` returns in a worker thread.
+
+    If `run` raises, the body is `failed(error)`; without `failed` the error is passed to `fail`. `waits`: the
+    job may wait for replicas, so it runs in a pool of its own.
     """
 
     def done(result: Any) -> None:
@@ -50,17 +51,15 @@ def work(
     done: Callable[[Any], object],
     waits: bool = False,
 ) -> Later:
-    """Have `run` called in a worker thread, and then `done` with its result or exception, which answers the
-    request, now or later. `waits`: see `Loop.work`.
+    """Call `run` in a worker thread, then `done(result or exception)`, which answers the request at once or
+    later. `waits`: the job may wait for replicas, so it runs in a pool of its own.
     """
     node.loop.work(run, guarded(request, done), waits)
     return LATER
 
 
 def guarded(request: Request, call: Callable[P, object]) -> Callable[P, None]:
-    """Return a call that answers the request and, where it raises, tells that as by `fail`: nobody else would
-    answer.
-    """
+    """Return `call` wrapped so that an exception is passed to `fail`, which answers the request."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
@@ -72,9 +71,7 @@ def guarded(request: Request, call: Callable[P, object]) -> Callable[P, None]:
 
 
 def fail(request: Request, error: BaseException) -> None:
-    """Log an error that nobody expects, and answer with its code where the response has a place for one; else
-    the connection ends.
-    """
+    """Log an unexpected error, and answer its code, or close the connection if the response has none."""
     log.error("%s of %s failed: %r", request.api.name, request.channel.peer, error, exc_info=error)
     if tells_errors(request.api, request.version):
         request.answer(structs(f"{request.api.message}Response")(error_code=code_of(error)))

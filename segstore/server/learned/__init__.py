@@ -1,3 +1,3 @@
-"""Requests that differ from the last one of their connection in a few numbers alone: they are recognised by
-their bytes, and answered without being decoded.
+"""Learned requests: a request that differs from an earlier one of its connection only in a few numbers is
+recognised by its bytes, and answered without decoding.
 """

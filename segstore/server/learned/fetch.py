@@ -1,9 +1,10 @@
-"""`LearnedFetch`: the requests of a consumer that fetches one partition outside of a fetch session, as
-librdkafka does, or of a session of few partitions (KIP-227), as Java's consumers, kafka-python and standbys
-have. A request names the only partition, or of a session none or the one whose records came last, and differs
-from an earlier one in correlation id, session epoch and fetch offset.
+"""`LearnedFetch`: repeated Fetch requests for one partition without a fetch session (librdkafka), or for a
+fetch session of few partitions (KIP-227: Java consumers, kafka-python, standbys).
 
-On disk files are only read. Threads: the loop's.
+Without a session each request names the only partition. In a session it names no partition, or the partition
+of the last answered records. Requests differ in correlation id, session epoch and fetch offset.
+
+On disk: reads log files. Threads: the loop's.
 """
 
 from __future__ import annotations
@@ -41,18 +42,19 @@ from .standing_fetch import StandingFetch, is_standby, noted
 
 log = Logger("segstore")
 Looked = list[tuple[Wanted, Stretch]]
-"""What partitions have, of which one at most has records."""
+"""Partitions with their read stretches, of which at most one has records."""
 FEW, FEW_OF_REPLICA = 16, 256
-"""The most partitions of a session that is learned, of a consumer and of a standby, which follows all
-partitions of a store: each request looks at all of them.
+"""Most partitions of a learned session, of a consumer and of a standby. Each request reads all partitions;
+a standby's session has all partitions of the store.
 """
 _NEVER = -2
-"""A number of publications that no store has, open or closed."""
+"""A value that `Purgatory.publications` never has."""
 
 
 class FetchTarget(NamedTuple):
-    """What a client's fetches share with those of all clients. `serve` answers a request that has waited, as
-    the handler does, from its context and correlation id.
+    """The server's objects that a learned fetch uses, and the client's terms and throttle.
+
+    `serve(context, correlation id)` answers a request that has waited, by the handler's code.
     """
 
     logs: Logs
@@ -64,8 +66,8 @@ class FetchTarget(NamedTuple):
 
 
 class Named(NamedTuple):
-    """The partition that a request names. `wanted`, the session's entry, keeps its values until the request
-    is answered here; `asked` has those of the request.
+    """The partition that a request names. `asked` has the values of the request. `wanted` is the session's
+    entry, which takes them over only when the request is answered here.
     """
 
     key: Key
@@ -75,39 +77,40 @@ class Named(NamedTuple):
 
 
 class LearnedFetch(LearnedRequest):
-    """`session` is None outside of a session. Small fetches outside of a session, and those of a standby that
-    has all there is, are received and answered by C.
+    """Answers repeated fetches of one connection; `session` is None without a fetch session.
+
+    C receives and answers small fetches without a session, and fetches of a standby that has fetched
+    everything.
     """
 
     def __init__(
         self, request: Request, wanted: dict[Key, Wanted], session: ServedSession | None, target: FetchTarget
     ) -> None:
-        """`wanted` are the partitions in the order in which they are served: the session's own dictionary."""
+        """`wanted` are the partitions in the order of the answer: the session's own dictionary."""
         super().__init__(request)
         self.wanted, self.session, self.target = wanted, session, target
         self.logs: dict[Wanted, PartitionLog] = {}
-        self._forms: dict[tuple[bytes, ...], Named | None] = {}  # by the constants of the requests' templates
-        self._shapes: dict[int, MessageTemplate] = {}  # a template of each length of requests
+        self._forms: dict[tuple[bytes, ...], Named | None] = {}  # keyed by the constants of the template
+        self._shapes: dict[int, MessageTemplate] = {}  # keyed by the length of the request
         self._answers: dict[Wanted, MessageTemplate] = {}
         self._session_id = NO_SESSION if session is None else session.id
         self._empty = empty_answer(request.version, self._session_id)
         self._standing: StandingFetch | None = None
         self._is_short = False
-        """Whether the last answer that was given at once had records, few enough for C to copy them."""
+        """Whether the last immediate answer had records, few enough for C to copy them."""
 
-    # --- what is learned ----------------------------------------------------------------------
+    # --- learning -----------------------------------------------------------------------------
 
     def goes_on(self, session: ServedSession, target: FetchTarget) -> bool:
-        """Return whether a request that its handler has answered is of this session, with the same terms and
-        client.
-        """
+        """Return whether a request that the handler has answered has the same session, terms and throttle."""
         mine = self.target
         return session is self.session and target.terms == mine.terms and target.throttle is mine.throttle
 
     def learn(self, request: Request) -> bool:
-        """Answer requests like this one from now on, which its handler has answered. False, and the request
-        is not learned, if it names several partitions or has unknown tagged fields, or if the session has
-        many partitions, or one whose fetches only the handler answers.
+        """Learn a request that the handler has answered: answer similar requests from now on.
+
+        Return False, without learning, if the request names several partitions or has unknown tagged fields,
+        if the session has too many partitions, or if only the handler can answer for one of them.
         """
         body, self._standing = request.body, None
         parts = [part for topic in body.topics for part in topic.partitions]
@@ -123,7 +126,7 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        if len(self._forms) > 2 * FEW:  # such as those of earlier leader epochs
+        if len(self._forms) > 2 * FEW:  # forms with earlier leader epochs are never removed one by one
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
         return True
@@ -136,7 +139,7 @@ class LearnedFetch(LearnedRequest):
         return Named(key, wanted, Wanted(wanted.topic, wanted.topic_id, part), template)
 
     def _found(self, version: int) -> dict[Wanted, PartitionLog]:
-        """Return the logs of all partitions; none if the handler alone answers for one of them."""
+        """Return the logs of all partitions; empty if only the handler can answer for one of them."""
         found: dict[Wanted, PartitionLog] = {}
         few = FEW if self.target.terms.replica_id < 0 else FEW_OF_REPLICA
         for wanted in self.wanted.values():
@@ -147,10 +150,12 @@ class LearnedFetch(LearnedRequest):
         return found
 
     def template_of(self, wanted: Wanted) -> MessageTemplate:
-        """Return the template of answers that tell of a partition."""
+        """Return the template of answers with one partition."""
         answer = self._answers.get(wanted)
         if answer is None:
-            if len(self._answers) >= 2 * len(self.logs):  # those of partitions that the session has forgotten
+            if len(self._answers) >= 2 * len(
+                self.logs
+            ):  # some are of partitions that the session has forgotten
                 self._answers.clear()
             topic, committed = wanted.topic or "", self.target.terms.committed
             answer = self._answers[wanted] = partition_answer(
@@ -166,7 +171,10 @@ class LearnedFetch(LearnedRequest):
     # --- a request ----------------------------------------------------------------------------
 
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return the partition that is named, if any, and correlation id, session epoch and fetch offset."""
+        """Return (named partition or None, (correlation id, session epoch, fetch offset)), or None.
+
+        Session epoch and fetch offset are only there if the request has them.
+        """
         shape, session = self._shapes.get(len(frame)), self.session
         if shape is None:
             return None
@@ -181,7 +189,7 @@ class LearnedFetch(LearnedRequest):
         return (named, values) if named is None or self.wanted.get(named.key) is named.wanted else None
 
     def answer(self, holes: tuple[Any, ...]) -> Response | Later | None:
-        """Answer with the records of one partition at most, or have the fetch wait at the ends of all."""
+        """Answer with the records of at most one partition, or park the fetch if there are no new records."""
         named, values = holes
         terms, correlation_id = self.target.terms, values[0]
         if named is not None:
@@ -189,7 +197,8 @@ class LearnedFetch(LearnedRequest):
         if terms.replica_id >= 0 and not (is_standby(terms) and noted(self, named)):
             return None
         may_wait = terms.max_wait_ms > 0
-        seen = self.target.purgatory.publications if may_wait else _NEVER  # later ones end the wait
+        # Read first, so that a publication during the look ends the wait.
+        seen = self.target.purgatory.publications if may_wait else _NEVER
         looked = self._look(named)
         if looked is None:
             return None
@@ -206,8 +215,8 @@ class LearnedFetch(LearnedRequest):
         return self._wait(self._advance(named), named, looked, seen, correlation_id)
 
     def _look(self, named: Named | None) -> Looked | None:
-        """Return what the partitions have; None if the handler must answer, also if several partitions have
-        records: they share the bytes of an answer.
+        """Read all partitions; return None if the handler must answer, also if several partitions have
+        records: they share `max_bytes`.
         """
         looked: Looked = []
         size = 0
@@ -215,7 +224,7 @@ class LearnedFetch(LearnedRequest):
             return None
         for wanted in self.wanted.values():
             held = self.logs.get(wanted)
-            self.is_like = held is not None and not held.is_gone  # else the handler learns anew
+            self.is_like = held is not None and not held.is_gone  # False makes the handler learn anew
             if held is None or not self.is_like:
                 return None
             asked = named.asked if named is not None and named.wanted is wanted else wanted
@@ -227,7 +236,7 @@ class LearnedFetch(LearnedRequest):
         return looked
 
     def _advance(self, named: Named | None) -> FetchContext:
-        """Take the session to its next epoch; return the context of the request that is answered here."""
+        """Advance the session to its next epoch; return the context of the current request."""
         if named is not None:
             named.wanted.update(named.asked)
         if self.session is None:
@@ -235,20 +244,21 @@ class LearnedFetch(LearnedRequest):
         return Incremental(self.session, self.target.sessions.advance(self.session))
 
     def _changed(self, looked: Looked) -> Looked | None:
-        """Return the partition that the client has to be told of, if any (see `Wanted.tell`): outside of a
-        session always the only one. None if there are several.
+        """Return the partition that the answer must include, if any; None if there are several.
+
+        Without a session that is always the only partition; in a session `Wanted.note_answer` has the rule.
         """
         if self.session is None:
             return looked
         changed = []
         for wanted, stretch in looked:
-            told = wanted.high_watermark, wanted.start_offset
-            if stretch.size or (stretch.high_watermark, stretch.log_start_offset) != told:
+            before = wanted.high_watermark, wanted.start_offset
+            if stretch.size or (stretch.high_watermark, stretch.log_start_offset) != before:
                 changed.append((wanted, stretch))
         return changed if len(changed) <= 1 else None
 
     def _written(self, changed: Looked, correlation_id: int) -> Response:
-        """Return the answer, to which the stretch belongs; the session keeps what the answer tells."""
+        """Encode the answer, which owns the stretch from now on, and remember it in the session."""
         if not changed:
             return self._empty.fill((correlation_id,))[0], []
         ((wanted, stretch),) = changed
@@ -264,7 +274,7 @@ class LearnedFetch(LearnedRequest):
         out, at = answer.fill((correlation_id, *ends[: len(answer.holes) - 1]), stretch.size)
         return out, [(at, stretch)] if stretch.size else []
 
-    # --- by C -----------------------------------------------------------------------------------
+    # --- requests that C handles ----------------------------------------------------------------
 
     def _limits(self, wanted: Wanted) -> CopyLimits:
         terms = self.target.terms
@@ -272,13 +282,13 @@ class LearnedFetch(LearnedRequest):
         return CopyLimits(most, terms.min_bytes if terms.max_wait_ms > 0 else 0, SHORT, terms.committed)
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Receive a fetch of a standby that has all there is, or one after a short answer."""
+        """Let C receive the fetch of a standby that has fetched everything, or one after a short answer."""
         if self._standing is not None:
             return self._standing.receive(sock, memory)
         return super().receive(sock, memory) if self._is_short else None
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Answer by C, unless a quota or another leader epoch forbids it."""
+        """Receive and answer by C, unless the client has a quota or another leader epoch."""
         ((wanted, held),) = self.logs.items()
         if self.target.throttle.bound is not None or wanted.current_epoch not in (-1, held.leader_epoch):
             return None
@@ -289,7 +299,7 @@ class LearnedFetch(LearnedRequest):
     def _wait(
         self, context: FetchContext, named: Named | None, looked: Looked, seen: int, correlation_id: int
     ) -> Later:
-        """Have a fetch wait; of a standby that has all there is, also the next fetches like this one."""
+        """Park a fetch; for a standby that has fetched everything, C handles the next fetches."""
         terms = self.target.terms
         if self.session is not None and named is not None and terms.replica_id >= 0 and terms.min_bytes <= 1:
             if self._standing is None or self._standing.named is not named:
@@ -305,8 +315,8 @@ class LearnedFetch(LearnedRequest):
         return LATER
 
     def finish(self, context: FetchContext, correlation_id: int, looked: Looked, seen: int = _NEVER) -> None:
-        """Answer a fetch that has waited: with what was `looked` at if nothing was published since `seen`. An
-        unexpected error ends the connection.
+        """Answer a fetch that has waited, with `looked` if nothing was published since `seen`. An unexpected
+        error closes the connection.
         """
         channel, target = self.request.channel, self.target
         try:
@@ -325,14 +335,14 @@ class LearnedFetch(LearnedRequest):
             channel.close()
 
     def _is_current(self, context: FetchContext) -> bool:
-        """Return whether a fetch that has waited is the session's last one, of the client that it was."""
+        """Return whether a waiting fetch is still the session's last, and a standby's still registered."""
         if isinstance(context, Incremental) and context.epoch != context.session.epoch:
             return False
         return self.target.terms.replica_id < 0 or is_standby(self.target.terms)
 
 
 def _learnable(logs: Logs, wanted: Wanted, version: int) -> PartitionLog | None:
-    """Return a partition's log; None if only the handler answers its fetches."""
+    """Return a partition's log, None if only the handler can answer its fetches."""
     try:
         if wanted.topic is None or (version >= IDS_SINCE and logs.id_of(wanted.topic) != wanted.topic_id):
             return None
@@ -343,7 +353,7 @@ def _learnable(logs: Logs, wanted: Wanted, version: int) -> PartitionLog | None:
 
 
 def _stretch(held: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
-    """Return what a log has; None if the handler must answer, with an error or aborted transactions."""
+    """Return a stretch of a log, None if the handler must answer with an error or aborted transactions."""
     is_replica = terms.replica_id >= 0
     if asked.fetched_epoch >= 0 and not is_replica:
         return None
@@ -362,8 +372,8 @@ def _stretch(held: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
 def learned_fetch(
     request: Request, context: Sessionless | Incremental, target: FetchTarget
 ) -> LearnedFetch | None:
-    """Return what answers the next requests of a client whose handler has answered this one; None if
-    `LearnedFetch.learn` returns False, or the client is a standby outside of a session.
+    """Return a `LearnedFetch` for requests like this one, which the handler has answered; None if
+    `LearnedFetch.learn` returns False, or for a standby without a session.
     """
     session = context.session if isinstance(context, Incremental) else None
     if session is not None:

@@ -1,7 +1,7 @@
-"""`LearnedProduce`: the requests of a producer that appends one batch after the other to one partition. They
-differ in correlation id and batch.
+"""`LearnedProduce`: repeated Produce requests with one batch for one partition. They differ in correlation id
+and batch.
 
-On disk are the log's files. Threads: the loop's.
+On disk: writes the log's files. Threads: the loop's.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from segstore.storage.store.partition_log import PartitionLog
 from .request import LearnedRequest
 
 AT_ONCE = 1 << 20
-"""The most bytes of a request that the loop's thread appends, while other connections wait."""
+"""Most bytes of a request that the loop's thread appends; a worker appends larger requests."""
 _Response = structs("ProduceResponse")
 _LEAST, _FLEXIBLE_SINCE = 7, 9
 """The first version whose batches may have any codec, and the first whose lengths are varints."""
 _ACKS = (-1, 1)
-"""Requests with acks=0 have no answer."""
+"""The `acks` of learned requests; requests with acks=0 have no answer."""
 _FLEXIBLE, _FIXED = RecordsFrame(True, b"\0\0\0"), RecordsFrame(False, b"")
-"""After the batch come the tagged fields of partition, topic and body, of which there are none."""
-_TOLD = ("base_offset", "log_append_time_ms", "log_start_offset")
+"""The bytes after the batch: the counts, 0, of tagged fields of partition, topic and body."""
+_ANSWER_FIELDS = ("base_offset", "log_append_time_ms", "log_start_offset")
 
 
 class ProduceTarget(NamedTuple):
-    """The log that a producer appends to. `refused` makes the partition's part of an answer from an error."""
+    """A producer's log and throttle. `refused` makes the partition's struct of an answer from an error."""
 
     log: PartitionLog
     throttle: QuotaThrottle
@@ -51,7 +51,7 @@ class ProduceTarget(NamedTuple):
 
 
 class LearnedProduce(LearnedRequest):
-    """Appends to one partition."""
+    """Answers repeated Produce requests of one connection for one partition."""
 
     def __init__(self, request: Request, template: MessageTemplate, target: ProduceTarget) -> None:
         super().__init__(request)
@@ -63,32 +63,32 @@ class LearnedProduce(LearnedRequest):
         self._answer: MessageTemplate | None = None
 
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return correlation id and batch."""
+        """Return (correlation id, batch), or None if another byte differs."""
         return self._template.match(frame) if len(frame) <= AT_ONCE else None
 
     def answer(self, holes: tuple[Any, ...]) -> Response | None:
-        """Append the batch."""
+        """Append the batch; None if the handler must do it."""
         correlation_id, batch = holes
         log, throttle, refused = self._target
         if not batch or throttle.bound is not None or log.is_gone or log.append_may_wait(self._acks):
             return None
         try:
-            told = log.append_as_leader(batch, acks=self._acks, timeout_ms=self._timeout_ms)
+            appended = log.append_as_leader(batch, acks=self._acks, timeout_ms=self._timeout_ms)
         except SegstoreError as error:
             return self._refused(correlation_id, refused(error))
         answer = self._answer or self._learn()
-        values = correlation_id, told.base_offset, told.log_append_time, told.log_start_offset
+        values = correlation_id, appended.base_offset, appended.log_append_time, appended.log_start_offset
         return answer.fill(values)[0], []
 
     def _learn(self) -> MessageTemplate:
         part = _Response.PartitionProduceResponse(index=self._index)
-        fields, version = [MessageField(part, name) for name in _TOLD], self.request.version
+        fields, version = [MessageField(part, name) for name in _ANSWER_FIELDS], self.request.version
         self._answer = answer_template(version >= _FLEXIBLE_SINCE, version, self._body(part), fields)
         self.exchange = NativeExchange(self._template, self._answer, counts=self.row.counts)
         return self._answer
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
-        """Append by C, unless the producer has a quota."""
+        """Receive, append and answer by C, unless the producer has a quota."""
         if self._target.throttle.bound is not None:
             return None
         try:
@@ -110,7 +110,7 @@ class LearnedProduce(LearnedRequest):
 
 
 def learned_produce(request: Request, target: ProduceTarget) -> LearnedProduce | None:
-    """Return what answers the next requests of a producer whose handler has answered this one; None if the
+    """Return a `LearnedProduce` for requests like this one, which the handler has answered; None if the
     request has a transaction, several partitions, acks=0, or unknown tagged fields.
     """
     frame, body = request.frame, request.body

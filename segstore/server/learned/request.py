@@ -1,5 +1,4 @@
-"""`LearnedRequest`: requests that differ from the last one of their connection in the holes of a template
-alone.
+"""`LearnedRequest`: repeated requests of a connection, which differ only in the holes of a template.
 
 Threads: the loop's.
 """
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class LearnedRequest(ABC):
-    """A connection asks this before it decodes a request. `row` counts the requests; `is_like` says of the
-    last one whether it matched. `exchange`, once it is set, has C receive and answer such requests.
+    """Answers requests of a connection before they are decoded. `row` counts the requests; `is_like` is
+    whether the last request has matched. `exchange`, once set, lets C receive and answer requests.
     """
 
     def __init__(self, request: Request) -> None:
@@ -27,8 +26,8 @@ class LearnedRequest(ABC):
         self.exchange: NativeExchange | None = None
 
     def __call__(self, frame: memoryview) -> Response | Later | None:
-        """Answer a request, given without its size: with the whole response, or LATER if `Channel.give` sends
-        the response. None, and nothing is done, if the request's handler must answer.
+        """Answer a request, given without its size. Return the whole response, LATER if `Channel.give` sends
+        it, or None, without any effect, if the handler must answer.
         """
         holes = self.match(frame)
         self.is_like = holes is not None
@@ -36,15 +35,15 @@ class LearnedRequest(ABC):
 
     @abstractmethod
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return what is in the holes of a request; None if another byte differs."""
+        """Return the values in the holes of a request, None if another byte differs."""
 
     @abstractmethod
     def answer(self, holes: tuple[Any, ...]) -> Response | Later | None:
-        """Answer a request with these holes, as `__call__` does."""
+        """Answer a request with these values in the holes; the result is the same as of `__call__`."""
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """Receive from a socket into a `uint8_t[]`, and answer, by one call of C; the socket is not waited
-        for. None, and nothing is received, if the connection must receive.
+        """Receive a request into `memory`, a `uint8_t[]`, and answer it, by one non-blocking call of C.
+        Return None, without receiving, if C can't be used.
         """
         exchange = self.exchange
         if exchange is None:
@@ -62,7 +61,7 @@ class LearnedRequest(ABC):
         return c.received, ANSWERED if sent == c.answered else (exchange.rest, []), sent
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> Response | bool | None:
-        """Return whether C has answered, as the log's `exchange_produce` and `exchange_fetch` do, or the
-        response to send in place of C's. None, and nothing is received, if C may not answer.
+        """Make the call of C. Return whether C has answered, or a response to send instead, or None, without
+        receiving, if C can't be used.
         """
         raise NotImplementedError

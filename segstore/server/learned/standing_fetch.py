@@ -1,9 +1,9 @@
-"""`StandingFetch`: the fetches of a standby that has all there is, one after the other: each names the
-partition whose records came last, waits at the ends of all logs, and is answered with the next append to one
-of the logs. One call of C receives such a request, and one sends such an answer. `LearnedFetch` answers if
-several logs have moved, the log that has moved has a new segment, or more was appended than C copies.
+"""`StandingFetch`: the fetches of a standby that has fetched everything. Each names the partition of the last
+answered records, waits for the next append to any log, and is answered with that append.
 
-On disk files are only read. Threads: the loop's.
+One call of C receives a request, and one call sends an answer. `LearnedFetch` answers if several logs have
+new records, if the log has a new segment, or if the append is larger than C copies. On disk: reads log files.
+Threads: the loop's.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 _ROOM = SHORT + 1024
 _NUMBER = slice(SIZE + NUMBER_AT, SIZE + NUMBER_AT + INT32.size)
-"""The place of the correlation id in a request with its size."""
+"""The bytes of the correlation id in a request with its size."""
 
 
 class Spot:
-    """A partition that is waited for: where its log ended when the fetch began to wait."""
+    """An awaited partition, with the state of its log when the fetch began to wait."""
 
     __slots__ = ("_exchange", "_handle", "_segment", "key", "partition", "visible", "wanted", "written")
 
@@ -51,30 +51,30 @@ class Spot:
         self._exchange: NativeExchange | None = None
 
     def agrees(self) -> bool:
-        """Return whether the standby knows the leader epoch, and all of its log was written under it."""
+        """Return whether the standby's leader epoch and last fetched epoch are this log's epoch, or -1."""
         wanted, epoch = self.wanted, self.visible.publisher.epoch
         known = -1, epoch
         return wanted.current_epoch in known and wanted.fetched_epoch in known
 
     def stands_at(self, offset: int) -> bool:
-        """Return whether there is nothing behind an offset, and note where that is."""
+        """Return whether the log ends at an offset, and remember the view of the log."""
         self.written = written = self.visible.written
         return written.end_offset == offset
 
     def has_moved(self) -> bool:
-        """Return whether there is more by now, or the log is gone."""
+        """Return whether the log has grown, or is closed."""
         try:
             return bool(self.visible.log_end_offset != self.wanted.offset)
         except SegstoreError:
             return True
 
-    def is_told(self) -> bool:
-        """Return whether the standby knows high watermark and log start offset."""
+    def knows_ends(self) -> bool:
+        """Return whether the standby knows the current high watermark and log start offset."""
         view, wanted = self.visible.view, self.wanted
         return (view.end_offset, view.start_offset) == (wanted.high_watermark, wanted.start_offset)
 
     def handle(self, segment: Segment) -> Handle | None:
-        """Return the open log of a segment; None where it is to be opened first."""
+        """Return the open log file of a segment, None if it is closed."""
         handle = self._handle() if segment is self._segment else None
         if handle is None and (ready := segment.ready()) is not None:
             handle = ready[0]
@@ -82,15 +82,15 @@ class Spot:
         return handle
 
     def exchange(self, answer: MessageTemplate, most: int) -> NativeExchange:
-        """Return what C fills the answers with records of this partition into."""
+        """Return the exchange for answers with records of this partition; make it at the first call."""
         if self._exchange is None:
             self._exchange = NativeExchange(None, answer, CopyLimits(most, 0, SHORT, committed=False))
         return self._exchange
 
 
 class StandingFetch:
-    """Implements `segstore.server.fetching.purgatory.DelayedStandbyFetch`. `learned` has the templates of
-    answers, and answers a fetch if this can't.
+    """A standby's waiting fetch (`DelayedStandbyFetch` of the purgatory). `learned` has the templates of
+    answers, and answers a fetch that this class can't answer.
     """
 
     def __init__(
@@ -108,15 +108,15 @@ class StandingFetch:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the client is there still."""
+        """Whether the client's connection is open."""
         return self._channel.is_open
 
     # --- requests -------------------------------------------------------------------------
 
     def receive(self, sock: int, memory: Any) -> Received | None:
-        """See `Receive`."""
+        """Receive the next request by C, and wait with it if the standby still has everything."""
         session, asked = self._session, self._asked
-        if self._epoch != session.epoch:  # another way has answered since
+        if self._epoch != session.epoch:  # the handler or `LearnedFetch` has answered since
             return None
         asked.begin(memory)
         c = asked.c
@@ -133,7 +133,7 @@ class StandingFetch:
         return c.received, LATER, 0
 
     def _may_wait(self, offset: int) -> bool:
-        """Note how far the standby has all partitions, and return whether it has all that there is."""
+        """Report the standby's offsets to the primary; return whether it has fetched everything."""
         target, named = self._target, self.named.wanted
         primary = target.terms.primary
         if primary is None or target.throttle.bound is not None or not target.sessions.has(self._session):
@@ -146,14 +146,15 @@ class StandingFetch:
                     return False
                 at = offset if spot.wanted is named else spot.wanted.offset
                 primary.fetched(spot.key, spot.partition, at)
-            self._seen = target.purgatory.publications  # first: what is published later ends the wait
+            # Read before the logs' ends, so that a publication in between ends the wait.
+            self._seen = target.purgatory.publications
             return all(s.stands_at(offset if s.wanted is named else s.wanted.offset) for s in self._spots)
         except SegstoreError:
             return False
 
     def begin(self, epoch: int, number: int, seen: int) -> bool:
-        """Wait with a request that came another way, and took the session to this epoch; return False where
-        it has not all that there is. `seen` are the publications before it was read.
+        """Wait with a request that `LearnedFetch` has received, at this session epoch. Return False if the
+        standby has not fetched everything. `seen` are the publications before the partitions were read.
         """
         try:
             stands = all(spot.stands_at(spot.wanted.offset) for spot in self._spots)
@@ -172,14 +173,14 @@ class StandingFetch:
     # --- answers --------------------------------------------------------------------------
 
     def has_moved(self) -> bool:
-        """Return whether there is an answer now."""
+        """Return whether a log has new records."""
         return any(map(Spot.has_moved, self._spots))
 
     def answer(self) -> None:
-        """Answer the fetch, which waits no more."""
+        """Answer the fetch after its wait."""
         moved = [spot for spot in self._spots if spot.has_moved()]
         try:
-            is_given = len(moved) == 1 and self._is_usual(moved[0]) and self._give(moved[0])
+            is_given = len(moved) == 1 and self._may_give(moved[0]) and self._give(moved[0])
         except SegstoreError:
             is_given = False
         except Exception:
@@ -189,19 +190,19 @@ class StandingFetch:
         if not is_given:
             self._learned.finish(Incremental(self._session, self._epoch), self._number, [])
 
-    def _is_usual(self, moved: Spot) -> bool:
-        """Return whether the session's last fetch is this one, of the standby still, and there is nothing to
-        tell but of the log that has moved. Raises NotLeaderOrFollowerError.
+    def _may_give(self, moved: Spot) -> bool:
+        """Return whether `_give` may answer: the fetch is the session's last, the standby is registered, and
+        only `moved` has changed. Raises NotLeaderOrFollowerError.
         """
         target, terms = self._target, self._target.terms
         if self._session.epoch != self._epoch or target.throttle.bound is not None or self._socket < 0:
             return False
         if not is_standby(terms):
             return False
-        return moved.agrees() and not [s for s in self._spots if s is not moved and not s.is_told()]
+        return moved.agrees() and not [s for s in self._spots if s is not moved and not s.knows_ends()]
 
     def _give(self, spot: Spot) -> bool:
-        """Send what was appended to a log, where C can do that; return whether it did."""
+        """Send the records appended to a log, by C; return False if C can't, and nothing was sent."""
         wanted, before, written = spot.wanted, spot.written, spot.visible.written
         segment, shown = written.segments[-1], spot.visible.view
         if before is None or before.end_offset != wanted.offset or before.segments[-1] is not segment:
@@ -229,7 +230,7 @@ class StandingFetch:
 
 
 def is_standby(terms: Terms) -> bool:
-    """Return whether a replica that fetches is the standby still; else the handler answers with the error."""
+    """Return whether a fetching replica is still the standby; else the handler answers an error."""
     primary = terms.primary
     try:
         return primary is not None and primary.check_replica(terms.replica_id, terms.broker_epoch)
@@ -238,14 +239,15 @@ def is_standby(terms: Terms) -> bool:
 
 
 def noted(learned: LearnedFetch, named: Named | None) -> bool:
-    """Note how far the standby has all partitions, before the look, so that the answer tells of the high
-    watermark that follows. False if the handler must compare the standby's log with this one.
+    """Report the standby's offsets of all partitions to the primary; return False if the handler must answer,
+    because the standby's log may diverge. Called before the look, so that the answer has the new high
+    watermark.
     """
     primary = learned.target.terms.primary
     assert primary is not None
     for wanted in learned.wanted.values():
         held = learned.logs.get(wanted)
-        learned.is_like = held is not None and not held.is_gone  # else the handler learns anew
+        learned.is_like = held is not None and not held.is_gone  # False makes the handler learn anew
         asked = named.asked if named is not None and named.wanted is wanted else wanted
         if held is None or not learned.is_like or not _agrees(held, asked):
             return False
@@ -257,8 +259,8 @@ def noted(learned: LearnedFetch, named: Named | None) -> bool:
 
 
 def _agrees(held: PartitionLog, asked: Wanted) -> bool:
-    """Return whether a standby knows this log's leader epoch, and its own log is the beginning of this one by
-    its leader epochs (KIP-595); the end of its log is not compared.
+    """Return whether a standby knows this log's leader epoch, and its log does not diverge by leader epochs
+    (KIP-595).
     """
     epoch = held.leader_epoch
     if asked.current_epoch >= 0 and asked.current_epoch != epoch:

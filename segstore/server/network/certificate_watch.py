@@ -1,4 +1,4 @@
-"""`CertificateWatch`: warns of a listener's certificate that ends soon. Nothing is on disk.
+"""`CertificateWatch`: warns if a listener's certificate expires soon. Owns nothing on disk.
 
 Threads: the loop's only.
 """
@@ -19,7 +19,7 @@ SOON = 30 * DAY
 
 
 class CertificateWatch:
-    """Looks at a listener's certificate once a day; `end()` is when it ends, in seconds since the epoch."""
+    """Checks a listener's certificate once a day; `end()` is its expiry, in seconds since the epoch."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class CertificateWatch:
         self._loop, self._listener, self._end, self._clock = loop, listener, end, clock
 
     def begin(self) -> None:
-        """Look at it now, and each day from now on."""
+        """Check the certificate now, and once a day from now on."""
         self.look()
         self._loop.later(DAY, self.begin)
 
     def look(self) -> None:
-        """Log a line if less than `SOON` is left."""
+        """Log a warning if the certificate expires within `SOON`, an error if it has expired."""
         end = self._end()
         left = SOON if end is None else end - self._clock()
         if end is None or left >= SOON:

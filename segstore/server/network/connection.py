@@ -1,15 +1,15 @@
-"""`ServerConnection`: one client. Its requests are answered one after the other, in order (Kafka:
+"""`ServerConnection`: the connection of one client. Requests are answered one by one, in order (Kafka:
 SocketServer, KafkaChannel).
 
     SHAKING -> READING                 with TLS
     READING -> WORKING -> WRITING -> THROTTLED -> READING        any -> CLOSED
-    READING -> QUEUED -> READING       has requests that wait until other connections have had their turn
-    READING -> STARVING -> QUEUED      while there is no memory for a large request
+    READING -> QUEUED -> READING       more requests have come, but other connections get their turn first
+    READING -> STARVING -> QUEUED      waits for memory for a large request
 
-Bytes are read in READING only: what a client sends meanwhile stays in the kernel, which stops the client. The
-kernel is told not to report such bytes when it first does, so a client that waits for its answers costs no
-system call for that. With TLS bytes may wait in memory too, of which no event tells. Threads: the loop's
-only.
+Bytes are read in READING only. In every other state received bytes stay in the kernel's buffer, and TCP flow
+control stops the client. Their event is switched off only after it was reported once, so a client that waits
+for each answer costs no system call for that. With TLS, decrypted bytes may wait in memory without an event.
+Threads: the loop's only.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SIZE = struct.Struct(">i")
 
 
 class ConnectionState(Enum):
-    """What a connection does now."""
+    """States of a connection; the module's docstring has the transitions."""
 
     SHAKING = auto()
     READING = auto()
@@ -62,8 +62,10 @@ class ConnectionState(Enum):
 
 
 class ServerConnection:
-    """See `segstore.server.request.Channel`. `active_at` is when bytes last came or went, as `Loop.now`;
-    `closed` is called with the connection when it has ended.
+    """The connection of one client, as a `segstore.server.request.Channel`.
+
+    `active_at` is the time of the last bytes received or sent, by `Loop.now`. `closed(connection)` is called
+    at its end.
     """
 
     def __init__(
@@ -79,19 +81,19 @@ class ServerConnection:
         self._setup: LoopTimer | None = None
         self.sasl: SaslSession | None = None
         self.learned: LearnedRequest | None = None
-        self._events = IN  # what the loop is asked for
-        self._taken = 0  # bytes that the client had acknowledged when somebody looked
-        self._memory = 0  # bytes taken of the shared memory
+        self._events = IN  # events that the loop waits for
+        self._taken = 0  # bytes that the client had acknowledged at the last look
+        self._memory = 0  # bytes taken from `Shared.memory`
         self._muted_until = 0.0
         self._farewells: list[Callable[[], object]] = []
         self._is_serving = self._reads_next = False
         self._row: ApiCounts | None = (
-            None  # where the request under way counts, if that is known before its answer
+            None  # counts of the current request's API, if it is known before the answer
         )
-        self._received = 0  # its bytes; it came at `active_at`
+        self._received = 0  # bytes of the current request, received at `active_at`
 
     def open(self) -> None:
-        """Begin to read. Raises OSError."""
+        """Register the socket with the loop, and begin to read. Raises OSError."""
         shared = self._shared
         if shared.sasl is not None:
             self.sasl = shared.sasl.session(self._entered)
@@ -105,17 +107,17 @@ class ServerConnection:
         if self._wire is not None or self.sasl is not None:
             self._setup = shared.loop.later(shared.node.config.connection_setup_max_ms / 1000, self._give_up)
 
-    # --- who the client is ----------------------------------------------------------------
+    # --- authentication -------------------------------------------------------------------
 
     def _shaken(self, error: BaseException | None) -> None:
-        """The TLS handshake has ended."""
+        """Handle the end of the TLS handshake: begin to read, or close the connection after an error."""
         assert self._wire is not None
         if error is not None:
-            if isinstance(error, ConnectionError):  # gone, as a balancer that looks for a listener
+            if isinstance(error, ConnectionError):  # closed by the peer, for example a load balancer's probe
                 log.debug("the connection of %s was closed in its TLS handshake: %s", self.peer, error)
             else:
                 self._shared.metrics.failed += 1
-                self._tell("TLS", "its TLS handshake failed: %s", error)
+                self._warn("TLS", "its TLS handshake failed: %s", error)
             self.close()
             return
         self._handshake = None
@@ -129,15 +131,13 @@ class ServerConnection:
             self._read()
 
     def resecure(self, sasl: Sasl | None) -> None:
-        """Judge the client's next authentication by other users, and have its next request decoded: a
-        `LearnedRequest` was judged by the allow list before.
-        """
-        self.learned = None
+        """Check the client's next authentication against the users of `sasl`, after a reload of security."""
+        self.learned = None  # it was authorized by the old allow list: decode and authorize the next request
         if self.sasl is not None and sasl is not None:
             self.sasl.sasl = sasl
 
     def _entered(self, principal: str) -> None:
-        """The client has authenticated by SASL."""
+        """Set the principal of a client that has authenticated by SASL."""
         self.principal, self.learned = principal, None
         self._frames.most = self._shared.node.config.socket_request_max_bytes
         self._shared.metrics.authenticated += 1
@@ -149,7 +149,7 @@ class ServerConnection:
             self._setup = None
 
     def _give_up(self) -> None:
-        self._tell("setup", "its client took too long to authenticate")
+        self._warn("setup", "its client took too long to authenticate")
         self.close()
 
     # --- events ---------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class ServerConnection:
             return
         if events & GONE and not (
             self.state is ConnectionState.READING and events & IN
-        ):  # what has come is read first
+        ):  # with IN, received bytes are read before the close
             self.close()
             return
         if events & OUT:
@@ -172,9 +172,7 @@ class ServerConnection:
                 self._not_now(events)
 
     def _not_now(self, events: int) -> None:
-        """Leave bytes in the kernel; a client that has gone while it waited for an answer is let go. With TLS
-        the message that it goes comes before its end.
-        """
+        """Leave received bytes in the kernel, and close the connection if the client has closed its end."""
         if not events & RDHUP:
             self._want(self._events & ~IN | RDHUP)
         elif self.state is ConnectionState.WORKING and self._has_left():
@@ -183,7 +181,7 @@ class ServerConnection:
             self._want(self._events & ~IN)
 
     def _has_left(self) -> bool:
-        """Return whether the client has closed its end, and sent nothing that was not read."""
+        """Return whether the client has closed its end, and every byte that it sent was read."""
         if not self._frames.is_empty:
             return False
         try:
@@ -220,43 +218,43 @@ class ServerConnection:
         self._serve()
 
     def _exchanged(self, learned: LearnedRequest) -> bool:
-        """Have C receive a request that may be like the last one; return whether anything was received."""
+        """Let C receive a request and match it with the learned one; return False if C is not used."""
         shared = self._shared
         try:
-            taken = learned.receive(self._fd, shared.scratch.for_c)
+            result = learned.receive(self._fd, shared.scratch.for_c)
         except Exception as error:
             log.error("the connection of %s was closed", self.peer, exc_info=error)
             self.close()
             return True
-        if taken is None:
+        if result is None:
             return False
-        count, told, sent = taken
+        count, response, sent = result
         if count > 0:
             self.active_at = shared.loop.now
-        if told is ANSWERED:  # and counted
+        if response is ANSWERED:  # C has counted it too
             if not shared.is_ending:
                 return True
-        elif told is not None:
+        elif response is not None:
             self._row, self._received = learned.row, count
-        if isinstance(told, Later):
+        if isinstance(response, Later):
             self.state = ConnectionState.WORKING
             return True
-        self._go_on_with(count, told, sent)
+        self._go_on_with(count, response, sent)
         return True
 
-    def _go_on_with(self, count: int, told: Response | Answered | None, sent: int) -> None:
+    def _go_on_with(self, count: int, response: Response | Answered | None, sent: int) -> None:
         if count == -EAGAIN:
             self._want(self._events | IN)
-        elif count <= 0 or isinstance(told, Answered):
+        elif count <= 0 or isinstance(response, Answered):
             self.close()
-        elif told is None:
+        elif response is None:
             self._frames.received(count, self._shared.scratch)
             self._serve()
         else:
-            self.give(*told, sent)
+            self.give(*response, sent)
 
     def _serve(self) -> None:
-        """Answer what has come, until a request must wait. The state is READING."""
+        """Answer received requests, until one of them is answered later. The state is READING."""
         self._is_serving = True
         frames = self._frames
         try:
@@ -266,14 +264,14 @@ class ServerConnection:
                     self._wait_for_more()
                     break
                 learned = self.learned
-                if learned is None or (told := learned(frame)) is None:
+                if learned is None or (response := learned(frame)) is None:
                     self._begin(frame)
                 else:
                     self._row, self._received = learned.row, SIZE_FIELD + len(frame)
-                    if isinstance(told, Later):
+                    if isinstance(response, Later):
                         self.state = ConnectionState.WORKING
                     else:
-                        self.give(*told)
+                        self.give(*response)
                 if self.state is not ConnectionState.READING:
                     break
             else:
@@ -309,10 +307,10 @@ class ServerConnection:
         later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
         if later is not None and is_shared and later.api is Api.PRODUCE:
             self._frames.keep()
-            shared.scratch.leave()  # the request has views of it: its record batches
+            shared.scratch.leave()  # the request keeps views of its record batches
 
     def _wait_for_more(self) -> None:
-        """Make room for a request of which a part has come, and wait for the rest."""
+        """Take memory for a request that has come in part, and wait for its other bytes."""
         wanted = self._frames.wanted
         if wanted:
             if not self._shared.memory.take(wanted, self._fed):
@@ -327,14 +325,14 @@ class ServerConnection:
             self._queue()
 
     def _fed(self) -> None:
-        """There is memory again."""
+        """Try again to read a large request, since memory is free."""
         if self.state is ConnectionState.STARVING:
             self._queue()
 
     # --- answers --------------------------------------------------------------------------
 
     def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
-        """See `Channel`. The views that the request has of its buffer end here."""
+        """Send the response to the current request, or none for None; the request's views end here."""
         self._row = row = self._shared.metrics.rows[api]
         if not self.is_open:
             exchange.release(body)
@@ -357,7 +355,7 @@ class ServerConnection:
         self.give(out, slices)
 
     def give(self, out: bytearray, slices: Slices, sent: int = 0) -> None:
-        """See `Channel`."""
+        """Send the unsent part of an encoded response to the current request, after `sent` sent bytes."""
         self.state = ConnectionState.WRITING
         size = SIZE_FIELD + _SIZE.unpack_from(out)[0] if slices else sent + len(out)
         try:
@@ -366,37 +364,37 @@ class ServerConnection:
             self._count(0)
             self._lose(error)
             return
-        if self._row is not None:  # as `_count`, without a call
+        if self._row is not None:  # `_count` inlined, to save a call
             _count(self._row.counts_at, self._received, size, self.active_at)
             self._row = None
         self._sent(count)
 
     def answered(self, size: int) -> None:
-        """See `Channel`."""
+        """Count the current request as answered by `size` bytes, which the socket has taken."""
         self._count(size)
         self.active_at = self._shared.loop.now
         self._finish()
 
     def _count(self, sent: int) -> None:
-        """Count the request that is under way, and its answer, which the socket has now."""
+        """Count the current request, and the `sent` bytes of its answer."""
         if self._row is not None:
             _count(self._row.counts_at, self._received, sent, self.active_at)
             self._row = None
 
     def row(self, api: Api) -> ApiMetrics:
-        """See `Channel`."""
+        """Return the counts of an API's requests."""
         return self._shared.metrics.rows[api]
 
     def _lose(self, error: Exception) -> None:
         if isinstance(error, InvalidRequestError | UnsupportedVersionError):
-            self._tell("request", "a request can't be read: %s", error)
-        else:  # the client has gone, or was cut off: each client may do so at any time
+            self._warn("request", "a request can't be read: %s", error)
+        else:  # the client has disconnected, which is no fault
             log.debug("the connection of %s was closed: %s", self.peer, error)
         self.close()
 
-    def _tell(self, kind: str, why: str, *args: object) -> None:
+    def _warn(self, kind: str, why: str, *args: object) -> None:
         notices = self._shared.node.part(Notices)
-        notices.tell(kind, self.peer, f"the connection of %s was closed: {why}", self.peer, *args)
+        notices.log(kind, self.peer, f"the connection of %s was closed: {why}", self.peer, *args)
 
     def _send(self) -> None:
         try:
@@ -415,7 +413,7 @@ class ServerConnection:
             self._finish()
 
     def _finish(self) -> None:
-        """The answer is out: read the next request, when the client's quota allows it (KIP-219)."""
+        """Go on after an answer was sent: read the next request, when the quota allows it (KIP-219)."""
         if self._memory:
             self._give_memory()
         if self._shared.is_ending:
@@ -428,13 +426,13 @@ class ServerConnection:
             self._resume()
 
     def mute(self, milliseconds: int) -> None:
-        """See `Channel`."""
+        """Set the throttle time after which the next request is read."""
         self._muted_until = self._shared.loop.now + milliseconds / 1000 if milliseconds > 0 else 0.0
 
     def _unmute(self) -> None:
         if self.state is ConnectionState.THROTTLED:
             self._muted_until = 0.0
-            self.active_at = self._shared.loop.now  # the next request's time begins
+            self.active_at = self._shared.loop.now  # idle time is counted from here
             self._resume()
 
     def _resume(self) -> None:
@@ -444,10 +442,9 @@ class ServerConnection:
             if not self._frames.is_empty or (self._wire is not None and self._wire.has_more):
                 self._queue()
 
-    def look_what_is_taken(self) -> None:
-        """Count as activity that the client has taken of what the kernel keeps for it: the kernel asks for
-        more only once a third of its buffer is free, which may take a slow client seconds.
-        """
+    def note_acknowledged(self) -> None:
+        """Count TCP acknowledgements of the client as activity."""
+        # The socket becomes writable only when a third of its buffer is free: a slow client needs seconds.
         count = taken(self._sock)
         if count > self._taken:
             self.active_at, self._taken = self._shared.loop.now, count
@@ -455,12 +452,12 @@ class ServerConnection:
     # --- the end --------------------------------------------------------------------------
 
     def end_if_idle(self) -> None:
-        """Close the connection unless a request of it is being answered; it is closed after that."""
+        """Close the connection unless a request is being answered; then `_finish` closes it."""
         if self.state not in (ConnectionState.WORKING, ConnectionState.WRITING):
             self.close()
 
     def send_last(self, data: bytearray) -> None:
-        """See `Channel`."""
+        """Send bytes instead of an answer, as far as the kernel takes them at once, and close."""
         if self.is_open:
             self._outgoing.put(data, [])
             with suppress(OSError):
@@ -468,11 +465,11 @@ class ServerConnection:
             self.close()
 
     def when_closed(self, call: Callable[[], object]) -> None:
-        """See `Channel`."""
+        """Register a call for the end of the connection."""
         self._farewells.append(call)
 
     def close(self) -> None:
-        """See `Channel`."""
+        """Close the connection, also without an answer to its current request."""
         if not self.is_open:
             return
         if self._handshake is not None:
@@ -481,8 +478,7 @@ class ServerConnection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
-        # What refers back would keep the connection until Python next looks for cycles, which comes by the
-        # number of its objects.
+        # These refer back to the connection: they would keep it in memory until the next cycle collection.
         self._handshake = self.learned = None
         if self.sasl is not None:
             self.sasl.abandon()
@@ -490,7 +486,7 @@ class ServerConnection:
         self.is_open, self.state = False, ConnectionState.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()
-        # A request that waits keeps the connection until its time is over, but not some 70 KB of its TLS.
+        # A parked request keeps the connection object until its timeout; about 70 KB of TLS are freed now.
         self._wire, self._outgoing = None, Outgoing()
         self._give_memory()
         self._closed(self)

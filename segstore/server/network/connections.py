@@ -1,4 +1,4 @@
-"""`Connections`: all connections of a server: how many there are, from where, which have idled too long.
+"""`Connections`: the open connections of a listener, with the limits by number, address and idle time.
 
 Threads: the loop's only.
 """
@@ -22,7 +22,7 @@ _SHORTEST_ROUND = 0.02  # seconds
 
 
 class Connections:
-    """`freed()` is called when one has ended."""
+    """The open connections of a listener; `freed()` is called when a connection has ended."""
 
     def __init__(self, shared: Shared, freed: Callable[[], object]) -> None:
         self._shared, self._freed = shared, freed
@@ -36,7 +36,7 @@ class Connections:
 
     @property
     def is_full(self) -> bool:
-        """Return whether max_connections are open."""
+        """Whether max_connections are open."""
         return len(self._all) >= self._config.max_connections
 
     def allows(self, peer: str) -> bool:
@@ -44,7 +44,7 @@ class Connections:
         return self._peers[peer] < self._config.max_connections_per_ip
 
     def add(self, sock: socket.socket, peer: str) -> None:
-        """Serve a client until its connection ends. Raises OSError."""
+        """Open the connection of a new client. Raises OSError."""
         connection = ServerConnection(sock, peer, self._shared, self._closed)
         connection.open()
         self._all.add(connection)
@@ -58,14 +58,14 @@ class Connections:
         self._freed()
 
     def resecure(self, sasl: Sasl | None) -> None:
-        """Have all clients judged anew."""
+        """Apply reloaded users and rights to all connections."""
         for connection in self._all:
             connection.resecure(sasl)
 
-    # --- idle ones ------------------------------------------------------------------------
+    # --- idle connections -----------------------------------------------------------------
 
     def _limits(self) -> list[tuple[int, tuple[ConnectionState, ...]]]:
-        """Return how many ms a connection may be in some states without a byte that comes or goes."""
+        """Return (ms, states): the longest times that a connection may be in these states without traffic."""
         waiting = (
             ConnectionState.READING,
             ConnectionState.QUEUED,
@@ -83,7 +83,7 @@ class Connections:
         limits = self._limits()
         self._is_looking = bool(limits and self._all)
         if self._is_looking:
-            # So a limit may be exceeded by a quarter.
+            # Checked every quarter of the shortest limit, so a connection may idle a quarter longer.
             seconds = max(min(ms for ms, _ in limits) / 4000, _SHORTEST_ROUND)
             self._shared.loop.later(seconds, self._end_idle)
 
@@ -98,28 +98,28 @@ class Connections:
     # --- the end --------------------------------------------------------------------------
 
     def end_idle_now(self) -> None:
-        """Close those of which no request is being answered; the others close after their answer."""
+        """Close connections that are not answering a request; busy connections close after the answer."""
         for connection in [*self._all]:
             connection.end_if_idle()
 
     def end_unanswered(self) -> None:
-        """Close those whose answer is not on its way yet."""
+        """Close connections that are not sending an answer."""
         for connection in [*self._all]:
             if connection.state is not ConnectionState.WRITING:
                 connection.close()
 
     def end_stalled(self, seconds: float, since: float) -> None:
-        """Close those whose clients have taken nothing of an answer for so long, which counts from the time
-        `since` on.
+        """Close connections that are sending an answer, but whose clients have acknowledged no bytes for so
+        many seconds, counted from `since` at the earliest.
         """
         now = self._shared.loop.now
         for connection in [*self._all]:
             if connection.state is ConnectionState.WRITING:
-                connection.look_what_is_taken()
+                connection.note_acknowledged()
                 if now - max(connection.active_at, since) >= seconds:
                     connection.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for connection in [*self._all]:
             connection.close()

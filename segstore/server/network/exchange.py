@@ -1,4 +1,4 @@
-"""`Exchange`: one request and its answer: which handler answers it, and what is answered where that fails.
+"""`Exchange`: a request that waits for its answer. `begin` decodes a request and calls its handler.
 
 Threads: the loop's only.
 """
@@ -19,11 +19,11 @@ from segstore.server.request import LATER, Channel, Handler, Request
 log = Logger("segstore")
 
 Send = Callable[[Api, int, int, Any], None]
-"""Sends a response, by its api, version, correlation id and body, which is None where there is none."""
+"""Sends a response: (api, version, correlation id, body). The body is None for no response (acks=0)."""
 
 
 class Exchange:
-    """A request that was read; `__call__` takes the response's body, once, and has it sent."""
+    """A decoded request that waits for its answer; `__call__` sends the response's body, once."""
 
     __slots__ = ("_is_answered", "_send", "api", "correlation_id", "version")
 
@@ -43,11 +43,11 @@ class Exchange:
 def begin(
     frame: memoryview, node: Any, handlers: Mapping[Api, Handler], channel: Channel, send: Send
 ) -> Exchange | None:
-    """Read a request and call its handler. Returns the exchange where the answer comes later; else it was
-    sent.
+    """Decode a request and call its handler. Return None if the answer was sent, else the exchange, whose
+    answer comes later.
 
-    Raises InvalidRequestError, UnsupportedVersionError for what ends the connection; any exception of the
-    handler where the response has no place for an error.
+    Raises InvalidRequestError and UnsupportedVersionError, which end the connection, and the handler's
+    exception if the response has no error code.
     """
     header = read_header(frame)
     api = header.api
@@ -60,7 +60,8 @@ def begin(
     version, correlation_id = header.version, header.correlation_id
     exchange = Exchange(api, version, correlation_id, send)
     body = read_body(header, frame)
-    learnable = frame if channel.sasl is None else None  # a session's end is looked for with each request
+    # With SASL each request must reach `channel.sasl.check`, which finds expired sessions.
+    learnable = frame if channel.sasl is None else None
     request = Request(
         api, version, header.client_id, body, channel, exchange, correlation_id, learnable, header.body_at
     )
@@ -78,9 +79,7 @@ def begin(
 
 
 def _refuse(header: RequestHeader, send: Send) -> None:
-    """Answer what has no handler: ApiVersions of a later client in version 0, which tells the client what to
-    ask (KIP-511); for all else there is no form of an answer that its client could read.
-    """
+    """Answer an unknown version of ApiVersions in version 0 (KIP-511); raise for every other request."""
     api = header.api
     if api is not Api.API_VERSIONS:
         raise UnsupportedVersionError(f"{api.message} version {header.version} is not served")
@@ -88,7 +87,7 @@ def _refuse(header: RequestHeader, send: Send) -> None:
 
 
 def release(body: Any) -> None:
-    """Release the stretches of files in a body that is not sent."""
+    """Release the file stretches of a response body that is not sent."""
     if isinstance(body, Struct):
         for name in body.__slots__:
             release(getattr(body, name, None))

@@ -1,7 +1,7 @@
-"""`Frames`: requests out of the bytes of one connection. Threads: the loop's only.
+"""`Frames`: splits the bytes of one connection into requests. Threads: the loop's only.
 
-A request is preceded by its size, an int32. What came at once lies in the buffer that all connections share;
-a request of which only a part came has a buffer of its own.
+Each request is preceded by its size, an int32. Received bytes are in the buffer that all connections share;
+a request that is still incomplete gets a buffer of its own.
 """
 
 from __future__ import annotations
@@ -22,24 +22,22 @@ _NOTHING = memoryview(b"")
 
 
 class Frames:
-    """`most` is the size of the largest request that is taken, in bytes."""
+    """The received requests of one connection; `most` is the largest accepted request, in bytes."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._rest = _NOTHING
-        """Requests that have come, whole ones and behind them perhaps a part of one."""
+        """Received bytes that were not taken yet: whole requests, then perhaps a part of a request."""
         self._shared = False
-        """Whether `_rest` lies in the shared buffer, where it stays only until another connection reads."""
+        """Whether `_rest` is in the shared buffer, which the next read of any connection overwrites."""
         self.wanted = 0
-        """Bytes of the buffer that `begin` makes; 0 where it has nothing to make. This holds while `take` has
-        returned None last.
-        """
+        """Size of the buffer that `begin` must make, 0 for none. Valid after `take` has returned None."""
         self._own: memoryview | None = None
         self._filled = 0
 
     def receive(self, sock: socket.socket | TlsWire, scratch: Scratch) -> int:
-        """Receive bytes once, and return how many; 0: the other end sends no more. Called when `take` has
-        returned None. Raises OSError as recv(2).
+        """Receive bytes once; return their number, 0 at the end of the stream. Called after `take` has
+        returned None. Raises OSError like recv(2).
         """
         if self._own is not None:
             count = sock.recv_into(self._own[self._filled :])
@@ -53,14 +51,12 @@ class Frames:
         return count
 
     def received(self, count: int, scratch: Scratch) -> None:
-        """Take bytes that were received into the front of the shared buffer, by others than `receive`. Called
-        when nothing has come of another request.
-        """
+        """Accept `count` bytes that C has received at the start of the shared buffer, while `is_empty`."""
         self._rest, self._shared = scratch.view[:count], True
 
     def take(self) -> memoryview | None:
-        """Return the next whole request, without its size; None where none has come. Raises
-        InvalidRequestError for a size that is not taken.
+        """Return the next whole request, without its size, or None if it is incomplete. Raises
+        InvalidRequestError for a size that is not allowed.
         """
         own = self._own
         if own is not None:
@@ -84,23 +80,23 @@ class Frames:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether the request that was taken last lies in the shared buffer."""
+        """Whether the last taken request is in the shared buffer."""
         return self._shared
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing has come of another request."""
+        """Whether no byte of a further request was received."""
         return not self._rest and self._own is None
 
     def keep(self) -> None:
-        """Copy what is left out of the shared buffer."""
+        """Copy the bytes of further requests out of the shared buffer."""
         if self._shared:
             self._shared = False
-            if self._rest:  # a copy that can be written, as requests' record batches are
+            if self._rest:  # writable, because offsets are written into record batches
                 self._rest = memoryview(bytearray(self._rest))
 
     def begin(self) -> None:
-        """Make a buffer for the request of which a part has come."""
+        """Make a buffer for the incomplete request, and copy its received part there."""
         own = buffer(self.wanted)
         self._filled = len(self._rest)
         own[: self._filled] = self._rest

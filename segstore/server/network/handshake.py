@@ -1,7 +1,5 @@
-"""`Handshake`: the TLS handshake of one connection, whose steps are made by a worker: they may take
-milliseconds of computation.
-
-Threads: the loop's only.
+"""`Handshake`: the TLS handshake of one connection. Threads: the loop's only; a worker computes each step,
+which may take milliseconds.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Handshake:
-    """`done(None)` is called when it is done, with an error where it has failed; never after `abandon`. At
-    its end the loop waits for bytes of the socket.
+    """A TLS handshake. `done(None)` is called at its end, `done(error)` if it fails, and neither after
+    `abandon`. At the end the loop waits for bytes of the socket.
     """
 
     def __init__(
@@ -34,10 +32,10 @@ class Handshake:
         self._result: bool | BaseException = False
 
     def ready(self, events: int) -> None:
-        """Take note of events of the socket."""
+        """Handle events of the socket."""
         if events & GONE and not events & IN:
             self._end(ConnectionResetError("the client has gone"))
-        elif self._works:  # what has come is looked at after the step
+        elif self._works:  # a worker computes a step: received bytes are read after it
             self._loop.change(self._sock, 0)
         elif events & OUT:
             self._send()
@@ -45,7 +43,7 @@ class Handshake:
             self._receive()
 
     def abandon(self) -> None:
-        """Take no more note of anything."""
+        """Ignore all further events and results."""
         self._is_over = True
 
     def _receive(self) -> None:
@@ -65,7 +63,8 @@ class Handshake:
     def _stepped(self, result: bool | BaseException) -> None:
         self._works = False
         if isinstance(result, BaseException):
-            result.__traceback__ = None  # the worker's frame refers to the error, and to this handshake
+            # Breaks a cycle: the worker's frame refers to the error, and to this handshake.
+            result.__traceback__ = None
         if self._is_over:
             return
         self._result = result
@@ -73,7 +72,7 @@ class Handshake:
         self._send()
 
     def _send(self) -> None:
-        """Send what belongs to the last step; then go on, or end."""
+        """Send the bytes of the last step; then wait for the client, or end the handshake."""
         try:
             while self._left:
                 self._left = self._left[self._sock.send(self._left) :]

@@ -1,4 +1,4 @@
-"""`Listener`: the sockets that a server listens on, and which connections it takes (Kafka: Acceptor and
+"""`Listener`: the listening sockets of a server, and the limits of new connections (Kafka: Acceptor and
 ConnectionQuotas of SocketServer).
 
 Threads: the loop's only.
@@ -25,22 +25,22 @@ log = Logger("segstore")
 _ACCEPTS_A_TURN = 64
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE = 0.5
-"""Seconds until a connection is tried again for which there was no descriptor."""
+"""Seconds without accepting, after there was no file descriptor for a connection."""
 _RESERVE = 64
-"""Descriptors that connections leave to the store, at most an eighth of all: else it could roll no log, and
-open no file, once clients that do nothing have taken the last one.
+"""File descriptors that are reserved for the store, at most an eighth of all: without them idle connections
+could keep it from rolling a log.
 """
 
 
 def _most_descriptors() -> int:
-    """Return how many descriptors there are before those that are left to the store."""
+    """Return the number of file descriptors that connections may use."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVE, soft // 8)
 
 
 class Listener:
-    """Takes connections while there is room: beyond max_connections and max_connection_creation_rate clients
-    wait in the kernel's queue; beyond max_connections_per_ip they are turned away.
+    """Accepts connections within the limits. Beyond max_connections or max_connection_creation_rate clients
+    wait in the kernel's queue; beyond max_connections_per_ip they are refused.
     """
 
     def __init__(self, sockets: list[socket.socket], shared: Shared) -> None:
@@ -52,7 +52,7 @@ class Listener:
         self._is_waiting = False
 
     def open(self) -> None:
-        """Begin to take connections. Raises OSError."""
+        """Begin to accept connections. Raises OSError."""
         for sock in self._sockets:
             self._loop.add(sock, IN, partial(self._accept, sock))
 
@@ -64,15 +64,16 @@ class Listener:
                 taken, address = sock.accept()
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    self._tell(
+                    self._warn(
                         "descriptors", "", "a connection can't be taken: %s", error, level=logging.ERROR
                     )
                     self._wait(_PAUSE)
                 return
             self._taken += 1
-            if taken.fileno() >= _most_descriptors():  # the system gives the lowest that is free
+            # The system returns the lowest free number, so all lower ones are in use.
+            if taken.fileno() >= _most_descriptors():
                 why = "a connection of %s was turned away: the rest of RLIMIT_NOFILE is the store's"
-                self._tell("store's", "", why, address[0], level=logging.ERROR)
+                self._warn("store's", "", why, address[0], level=logging.ERROR)
                 self._metrics.refused += 1
                 taken.close()
                 self._wait(_PAUSE)
@@ -92,7 +93,7 @@ class Listener:
     def _take(self, sock: socket.socket, peer: str) -> None:
         if not self.connections.allows(peer):
             why = "a connection of %s was turned away: max.connections.per.ip are open"
-            self._tell("per address", peer, why, peer)
+            self._warn("per address", peer, why, peer)
             self._metrics.refused += 1
             sock.close()
             return
@@ -106,11 +107,11 @@ class Listener:
             log.debug("a connection of %s was lost: %s", peer, error)
             sock.close()
 
-    def _tell(self, kind: str, peer: str, message: str, *args: object, level: int = logging.WARNING) -> None:
-        self._node.part(Notices).tell(kind, peer, message, *args, level=level)
+    def _warn(self, kind: str, peer: str, message: str, *args: object, level: int = logging.WARNING) -> None:
+        self._node.part(Notices).log(kind, peer, message, *args, level=level)
 
     def _wait(self, seconds: float | None) -> None:
-        """Take no connections for so long, or until `_freed`."""
+        """Accept no connections for so many seconds, or with None until `_freed` is called."""
         self._is_waiting = True
         for sock in self._sockets:
             self._loop.change(sock, 0)
@@ -118,14 +119,14 @@ class Listener:
             self._loop.later(seconds, self._freed)
 
     def _freed(self) -> None:
-        """There may be room for one more."""
+        """Accept connections again, after one has ended or a pause is over."""
         if self._is_waiting:
             self._is_waiting = False
             for sock in self._sockets:
                 self._loop.change(sock, IN)
 
     def close(self) -> None:
-        """Take no more connections; those in the kernel's queue are turned away."""
+        """Close the listening sockets; the kernel resets queued connections."""
         self._is_waiting = False
         while self._sockets:
             self._loop.remove(self._sockets.pop())

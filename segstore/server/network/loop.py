@@ -1,7 +1,7 @@
-"""`Loop`: one thread that waits for sockets by epoll, level-triggered, and makes the calls that are due.
+"""`Loop`: one thread that waits for sockets by level-triggered epoll, and makes queued and timed calls.
 
-Threads: `soon` may be called in any, as may `end`; all else is called in the loop's own thread, or before it
-runs. No signal handler runs in that thread. After a fork the child closes what it has inherited.
+Threads: any thread may call `soon`, `end` and `age`. Every other method is called in the loop's thread, or
+before it runs. No signal handler runs in that thread. After a fork the child closes inherited descriptors.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ WORKERS, WAITERS = 2, 8
 
 
 class Loop:
-    """`now` is the time of the present turn, in monotonic seconds. Raises OSError where the process has no
-    descriptors left.
+    """An event loop. `now` is the start time of the current turn, in monotonic seconds. Raises OSError if the
+    process has no file descriptors left.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Loop:
     # --- calls ----------------------------------------------------------------------------
 
     def later(self, seconds: float, call: Callable[[], object]) -> LoopTimer:
-        """See `segstore.server.node.NodeLoop`; so for `soon`, `work`, `every_turn` and `watch`."""
+        """Make a call after so many seconds; `NodeLoop` documents this and the next four methods."""
         return self._timers.add(time.monotonic() + seconds, call)
 
     def soon(self, call: Callable[[], object]) -> None:
@@ -78,38 +78,37 @@ class Loop:
 
     @property
     def works(self) -> bool:
-        """Return whether a job of `work` is under way."""
+        """Whether a job of `work` is not finished."""
         return self._workers.under_way + self._waiters.under_way > 0
 
     @property
     def age(self) -> float:
-        """Return for how many seconds the present turn has lasted, or since when the loop has ended; 0.0
-        while it sleeps, when there is nothing to do. Any thread may ask.
+        """Seconds since the current turn began, or since the last turn of an ended loop; 0.0 while the loop
+        sleeps. Any thread may read it.
         """
         return 0.0 if self._is_asleep else max(time.monotonic() - self.now, 0.0)
 
     # --- sockets --------------------------------------------------------------------------
 
     def add(self, sock: socket.socket, events: int, call: Callable[[int], object]) -> None:
-        """Have `call(events)` called whenever the socket has some of `events`, or GONE. The loop owns the
-        socket from here on. Raises OSError.
+        """Call `call(events)` whenever the socket has some of `events`, or GONE. The loop owns the socket
+        from now on. Raises OSError.
         """
         self._poll.register(sock, events)
         self._sockets[sock.fileno()] = sock, call
 
     def hand_over(self, sock: socket.socket, call: Callable[[int], object]) -> None:
-        """Have `call` called from now on, in place of what `add` was given."""
+        """Replace the call that `add` registered for the socket."""
         self._sockets[sock.fileno()] = sock, call
 
     def change(self, sock: socket.socket, events: int) -> None:
-        """Wait for other events of a socket."""
+        """Replace the events of a socket that the loop waits for."""
         self._poll.modify(sock, events)
 
     def remove(self, sock: socket.socket) -> None:
-        """End a socket's connection, for its other end too. Its descriptor is closed at the end of the turn:
-        a new socket of the same number must not get events that are the old one's.
-        """
-        with suppress(OSError):  # the other end was faster
+        """Shut a socket's connection down; its descriptor is closed at the end of the turn."""
+        # If it were closed now, a new socket with the same number could get the old socket's events.
+        with suppress(OSError):  # the other end has closed it already
             sock.shutdown(socket.SHUT_RDWR)
         self._poll.unregister(sock)
         del self._sockets[sock.fileno()]
@@ -118,9 +117,9 @@ class Loop:
     # --- the thread -----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until `end`; then all sockets are closed. What is asked of `soon` afterwards is not called."""
-        # sendfile(2) to a connection that has ended must be an error, whatever the application does of
-        # SIGPIPE. A signal that stays pending for this thread ends with it.
+        """Run turns until `end`, then close all sockets. Later calls of `soon` have no effect."""
+        # sendfile(2) to a closed connection must return an error, whatever the application's SIGPIPE handler
+        # is. A pending signal is discarded at the end of this thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
         try:
             while not self._over:
@@ -130,24 +129,24 @@ class Loop:
             self._close()
 
     def end(self) -> None:
-        """Let `run` return after this turn."""
+        """Make `run` return after the current turn."""
         self._over = True
         self._wakeup.wake()
 
     def _turn(self) -> None:
         events = self._sleep()
         self.now = time.monotonic()
-        self._is_asleep = False  # behind `now`: else `age` would tell of the time that it has slept
+        self._is_asleep = False  # after `now`: else `age` would include the time asleep
         for fd, happened in events:
             if (found := self._sockets.get(fd)) is not None:
-                try:  # as `_call` does, without a call more for each request
+                try:  # `_call` inlined, to save a call for each request
                     found[1](happened)
                 except Exception:
                     log.exception(_FAILED)
             elif fd == self._wakeup.fd:
                 self._wakeup.reset()
         if self._asked:
-            for _ in range(len(self._asked)):  # those that come meanwhile wait for the next turn
+            for _ in range(len(self._asked)):  # calls added by these wait for the next turn
                 _call(self._asked.popleft())
         while self._timers.due <= self.now and (call := self._timers.take(self.now)) is not None:
             _call(call)
@@ -180,11 +179,11 @@ class Loop:
         self._wakeup.close()
 
     def discard(self) -> None:
-        """Close what a loop has that was never run; after a run there is nothing left."""
+        """Close a loop that was never run."""
         self._close()
 
     def forget(self) -> None:
-        """Close what the child of a fork has inherited. The parent's connections stay as they are."""
+        """Close the descriptors in the child of a fork; the parent's connections are not shut down."""
         self._over = True
         for sock in [*[sock for sock, _ in self._sockets.values()], *self._left]:
             sock.close()
@@ -198,7 +197,7 @@ _FAILED = "a call in a server's loop has failed"
 
 
 def _call(call: Callable[[], object]) -> None:
-    """Make a call, and log what it raises: one call must not end all others."""
+    """Make a call, and log its exception, which must not end the loop."""
     try:
         call()
     except Exception:

@@ -1,5 +1,5 @@
-"""What requests take of memory while they come in: a shared buffer for what is read at once, and the account
-of larger buffers (Kafka: SimpleMemoryPool, queued.max.request.bytes).
+"""Memory for incoming requests: the shared read buffer, and the limit of large requests' buffers (Kafka:
+SimpleMemoryPool, queued.max.request.bytes).
 
 Threads: the loop's only.
 """
@@ -15,27 +15,26 @@ SCRATCH_BYTES = 1 << 16
 
 
 def buffer(size: int) -> memoryview:
-    """Return memory that is not touched yet: what was announced and did not come costs nothing."""
+    """Return uninitialised memory; its pages cost nothing until bytes are received into them."""
     return memoryview(ffi.buffer(unset("uint8_t[]", size)))
 
 
 class Scratch:
-    """The buffer that all connections of a server read into. A request that keeps views of it gets it for
-    itself: see `leave`.
-    """
+    """The buffer that all connections of a server read into; `leave` replaces it if a request keeps views."""
 
     def __init__(self) -> None:
         self.leave()
 
     def leave(self) -> None:
-        """Leave the present buffer to whoever has views of it."""
+        """Replace the buffer; views of the old buffer stay valid."""
         self.for_c = unset("uint8_t[]", SCRATCH_BYTES)
         self.view = memoryview(ffi.buffer(self.for_c))
 
 
 class RequestMemory:
-    """Counts the bytes of buffers; as in Kafka the last one may go beyond `most`, so that any request that is
-    allowed can be read. -1: there is no limit.
+    """Limits the total bytes of request buffers to `most`; -1 means no limit.
+
+    As in Kafka the last buffer may exceed the limit: a request larger than the free bytes can be read.
     """
 
     def __init__(self, most: int) -> None:
@@ -44,13 +43,11 @@ class RequestMemory:
 
     @property
     def taken(self) -> int:
-        """Return the bytes that are taken now."""
+        """The bytes that are taken now."""
         return self._most - self._left
 
     def take(self, size: int, when_free: Callable[[], object]) -> bool:
-        """Take so many bytes, and return True; where nothing is left, have `when_free` called once there
-        is, which may try again.
-        """
+        """Take bytes and return True. If none are free, return False, and call `when_free` later."""
         if self._most >= 0 and self._left <= 0:
             self._waiting.append(when_free)
             return False

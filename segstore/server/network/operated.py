@@ -1,6 +1,6 @@
-"""What an endpoint of HTTP shows of a server: its counts, whether its loops turn, and whether it serves.
+"""The HTTP endpoint of a server: its metrics, its health (do the loops turn?), and its readiness.
 
-Nothing is on disk. Threads: the endpoint's.
+Owns nothing on disk. Threads: the endpoint's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .service import Service
 
 
 class CountingServer(Protocol):
-    """A server, as far as it counts."""
+    """The metrics of a server."""
 
     def metrics(self) -> Mapping[str, float]: ...
     def families(self) -> list[Family]: ...
@@ -46,7 +46,7 @@ METRICS = (
 
 
 def families_of(server: CountingServer) -> list[Family]:
-    """Return what a server has counted."""
+    """Return the metric families of a server, those of share groups included."""
     counted = server.metrics()
     of_shares: list[Family] = [
         (each, (), [MetricSample((), counted[each.name])]) for each in METRICS if each.name in counted
@@ -57,8 +57,8 @@ def families_of(server: CountingServer) -> list[Family]:
 def begin_http(
     address: str, store: Store, server: CountingServer, services: Sequence[Service]
 ) -> HttpEndpoint:
-    """Show a server at an address, until it or its store is closed. Raises as `HttpEndpoint`, and
-    StoreClosedError.
+    """Open the HTTP endpoint of a server; it ends with the server or its store. Raises the errors of
+    `HttpEndpoint`, and StoreClosedError.
     """
     operated = Operated(
         known=lambda: families_of(server),

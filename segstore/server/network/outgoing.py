@@ -1,4 +1,4 @@
-"""`Outgoing`: the bytes of answers on their way to one connection, some of which leave files by sendfile(2).
+"""`Outgoing`: the unsent answers of one connection: bytes, and stretches of files for sendfile(2).
 
 Threads: the loop's only.
 """
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from .tls_wire import TlsWire
 
 MOST_A_TURN = 4 << 20
-"""Bytes that one connection gets before others have their turn."""
+"""Most bytes that one connection sends in a turn of the loop."""
 _BYTES_ACKED = struct.Struct("=120xQ")
-"""Of Linux' struct tcp_info."""
+"""The field tcpi_bytes_acked of Linux' struct tcp_info."""
 PIECE = 1 << 16
-"""Bytes that are encrypted at once."""
+"""Most bytes that are encrypted at once."""
 
 
 def taken(sock: socket.socket) -> int:
-    """Return how many bytes the other end of a connection has acknowledged."""
+    """Return the number of bytes that the other end of a connection has acknowledged."""
     acked: int = _BYTES_ACKED.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size))[
         0
     ]
@@ -37,8 +37,8 @@ def taken(sock: socket.socket) -> int:
 
 
 class Outgoing:
-    """Bytes and stretches of files, in order. A stretch is released when it was sent, or by `release`; a
-    short one when it was read.
+    """Unsent bytes and file stretches, in order. A stretch is released after it was sent, or by `release`;
+    a short stretch is read into memory and released at once.
     """
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Outgoing:
         return bool(self._parts)
 
     def give(self, sock: socket.socket, out: bytearray, slices: Slices) -> int:
-        """Add an answer, as `put`, where nothing is left, and send what the socket takes of it, as `send`."""
+        """Send an answer as far as the socket takes it, and keep its unsent part. Called if empty."""
         if slices and (size := _size(slices)) <= SHORT:
             out, slices = _whole(out, slices, size), []
         if slices:
             self.put(out, slices)
             return self.send(sock)
-        try:  # the usual answer leaves by one call
+        try:  # most answers are sent by this one call
             count = sock.send(out)
         except BlockingIOError:
             count = 0
@@ -64,7 +64,7 @@ class Outgoing:
         return count
 
     def put(self, out: bytearray, slices: Slices) -> None:
-        """Add an answer, as `write_response` returns it. Raises OSError, EOFError as `send`."""
+        """Add an answer, with its file stretches in `slices`, as `write_response` returns both."""
         view, begin = memoryview(out), 0
         for place, part in slices:
             if place > begin:
@@ -75,14 +75,14 @@ class Outgoing:
             self._parts.append(view[begin:])
 
     def send(self, sock: socket.socket) -> int:
-        """Send what the socket takes, up to MOST_A_TURN, and return how many bytes. Raises OSError; EOFError
-        where a file has become shorter than its stretch.
+        """Send parts while the socket takes them, up to MOST_A_TURN; return the number of bytes. Raises
+        OSError; EOFError if a file has become shorter than its stretch.
         """
         total = 0
         try:
             while self._parts and total < MOST_A_TURN:
                 total += self._send_part(sock)
-                if self._at:  # it took a part, so it is full: to ask it again costs a call and an exception
+                if self._at:  # the part was sent partially: the socket is full
                     break
         except BlockingIOError:
             pass
@@ -115,7 +115,7 @@ class Outgoing:
         return count
 
     def release(self) -> None:
-        """Drop all that is left."""
+        """Drop all unsent parts, and release their stretches."""
         while self._parts:
             part = self._parts.popleft()
             if not isinstance(part, memoryview):
@@ -130,7 +130,7 @@ def _size(slices: Slices) -> int:
 
 
 def _whole(out: bytearray, slices: Slices, size: int) -> bytearray:
-    """Return an answer with the bytes of its stretches, `size` in all, which are released."""
+    """Return an answer with the `size` bytes of its stretches read in, and release the stretches."""
     whole, begin, more = bytearray(len(out) + size), 0, 0
     try:
         with ffi.from_buffer("uint8_t[]", whole, require_writable=True) as into:
@@ -152,13 +152,12 @@ def _cut(part: Any) -> EOFError:
 
 
 class SealedOutgoing(Outgoing):
-    """Sends by TLS: parts are encrypted piece by piece, the next one when the socket has taken the one
-    before, so that a slow client costs one piece. Files are read, since the kernel can't encrypt what it
-    sends.
+    """Sends by TLS. A piece is encrypted only after the socket has taken the piece before, so a slow client
+    costs the memory of one piece. Files are read into memory, because sendfile(2) can't encrypt here.
     """
 
     def __init__(self, wire: TlsWire, clear: memoryview | None = None) -> None:
-        """`clear` is memory for a piece of a file, which all connections of a loop may share."""
+        """`clear` is a buffer for a piece of a file, which all connections of a loop may share."""
         super().__init__()
         self._wire, self._sealed = wire, memoryview(b"")
         self._clear = buffer(PIECE) if clear is None else clear
@@ -167,12 +166,12 @@ class SealedOutgoing(Outgoing):
         return bool(self._sealed) or super().__bool__()
 
     def give(self, sock: socket.socket, out: bytearray, slices: Slices) -> int:
-        """See `Outgoing`."""
+        """Add an answer, and send as far as the socket takes it."""
         self.put(out, slices)
         return self.send(sock)
 
     def send(self, sock: socket.socket) -> int:
-        """See `Outgoing`; the bytes are those that were encrypted."""
+        """Send parts while the socket takes them; return the number of encrypted bytes."""
         total = 0
         try:
             while self and total < MOST_A_TURN:

@@ -1,8 +1,8 @@
-"""`RequestMetrics`: what one listener has counted since it began: requests by API, connections,
+"""`RequestMetrics`: the counts of one listener since its start: requests by API, connections,
 authentications (Kafka: kafka.network:type=RequestMetrics, socket-server-metrics).
 
-Nothing is on disk. Threads: the loop's thread counts; any thread reads, without a lock: counts only grow, and
-a row is made at the first request of its API.
+Owns nothing on disk. Threads: the loop's thread counts; any thread reads without a lock, because counts only
+grow, and rows are only added (at the first request of an API).
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from segstore.protocol.definitions import message
 from segstore.server.apis import Api
 
 BOUNDS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
-"""Upper bounds of the histogram of times, in seconds; one more bucket has longer times."""
+"""Upper bounds of the buckets of request times, in seconds; a last bucket is for longer times."""
 SIZE_FIELD = 4
-"""Bytes of a request's size, which come before the request."""
+"""Size of the length field before each request, in bytes."""
 
 
 class ApiMetrics:
-    """The requests of one API that were answered, or had no answer (acks=0). `received` and `sent` are bytes
-    with the size of each message, without those of TLS; `seconds` is the sum of `times`, the number of
-    requests by bucket of BOUNDS; `errors` has the number of each error code but NONE. C counts in `counts`,
-    which lie at `counts_at`. `tallies` has by version what counts the error codes of a response's body.
+    """The counts of one API's requests, of answered requests and of those without an answer (acks=0).
+
+    C counts in `counts`, a seg_counts at address `counts_at`: `received` and `sent` are bytes with the length
+    fields, without TLS; `times` is the number of requests in each bucket of BOUNDS; `seconds` is the sum of
+    the times. `errors` is the number of each error code except NONE. `tallies` has for each version the
+    function that counts the error codes of a response.
     """
 
     __slots__ = ("counts", "counts_at", "errors", "tallies")
@@ -40,7 +42,7 @@ class ApiMetrics:
 
     @property
     def times(self) -> list[int]:
-        """Return the number of requests by bucket."""
+        """The number of requests in each bucket of BOUNDS."""
         return list(self.counts.times)
 
     def add_error(self, code: int) -> None:
@@ -49,7 +51,7 @@ class ApiMetrics:
 
 
 Tally = Callable[[Any, ApiMetrics], None]
-"""Counts each error code of a response's body but NONE."""
+"""Counts the error codes of a response's body, except NONE."""
 
 
 class _Tallies(dict[int, Tally]):
@@ -68,8 +70,8 @@ class _ApiRows(dict[Api, ApiMetrics]):
 
 
 class RequestMetrics:
-    """One listener's counts; `listener` is its name. `made` and `refused` count connections, `authenticated`
-    and `failed` authentications, `malformed` the requests that have ended their connections.
+    """The counts of one listener, whose name is `listener`. `made` and `refused` count connections,
+    `authenticated` and `failed` authentications, `malformed` requests that could not be decoded.
     """
 
     def __init__(self, listener: str = "") -> None:
@@ -79,8 +81,8 @@ class RequestMetrics:
 
 
 class Counted(NamedTuple):
-    """One listener: its counts, how many connections are open now, the age of its loop's turn in seconds, and
-    when its certificate ends, in seconds since the epoch.
+    """The metrics of one listener: its counts, the number of open connections, the age of its loop's current
+    turn in seconds, and the expiry of its certificate in seconds since the epoch.
     """
 
     metrics: RequestMetrics
@@ -89,15 +91,15 @@ class Counted(NamedTuple):
     certificate_end: float | None
 
 
-# --- where answers have error codes ----------------------------------------------------------------
+# --- error codes of answers -------------------------------------------------------------------------
 
 _ENCODED = ("MetadataResponsePartition",)
-"""Structures whose arrays are encoded once, and sent in many answers."""
+"""Structs whose arrays are cached in encoded form, so that their error codes can't be counted."""
 
 
 @cache
 def _tally(api: Api, version: int) -> Tally:
-    """Return what counts the error codes of a version, without those of arrays that were encoded before."""
+    """Compile a function that counts the error codes of a version's response, except in `_ENCODED` arrays."""
     name = f"{api.message}Response"
     lines = ["def tally(v0, row):", *_lines(name, name, version, 0), "    return None"]
     space: dict[str, Any] = {}
@@ -106,7 +108,7 @@ def _tally(api: Api, version: int) -> Tally:
 
 
 def _lines(name: str, kind: str, version: int, depth: int) -> list[str]:
-    """Return Python that looks at a structure, which is in the variable `v<depth>`."""
+    """Return Python lines that count the error codes of the struct in the variable `v<depth>`."""
     found, indent, each = [], "    " * (1 + depth), f"v{depth}"
     for field in message(name).structs[kind]:
         if version not in field.versions:

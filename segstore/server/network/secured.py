@@ -1,6 +1,6 @@
-"""`Secured`: certificates, users and rights of one listener, which can be made anew while it serves.
+"""`Secured`: certificates, users and rights of one listener; a reload replaces the whole object.
 
-On disk: the files that settings name are read once. Threads: any; immutable.
+On disk: reads the files that the settings name, once. Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Secured(NamedTuple):
-    """`tls` makes the wire of a connection, `sasl` has what all SASL sessions share; both are None if the
-    protocol is without. Without an `authorizer` all clients may do everything. `certificate_end` is when the
-    certificate of `tls` ends, in seconds since the epoch.
+    """The security of one listener. `tls` makes the `TlsWire` of a connection, `sasl` makes SASL sessions;
+    each is None if the security protocol does not use it. Without an `authorizer` clients may do everything.
+    `certificate_end` is the certificate's expiry, in seconds since the epoch.
     """
 
     config: ServerConfig
@@ -33,13 +33,13 @@ class Secured(NamedTuple):
 
 
 def secured(store: Store, config: ServerConfig) -> Secured:
-    """Read what secures a listener. Raises ConfigError; what `sasl_of` raises."""
+    """Read certificates, users and rights of a listener. Raises ConfigError, and the errors of `sasl_of`."""
     tls, sasl, authorizer = _tls(config), _sasl(store, config), authorizer_of(config)
     return Secured(config, tls, sasl, authorizer, _certificate_end(config))
 
 
 def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
-    """Return what makes encrypted wires, for which alone OpenSSL is imported."""
+    """Return a factory of `TlsWire`, or None without TLS; then OpenSSL is not imported."""
     if not config.uses_tls:
         return None
     from segstore.server.security.tls import tls_context
@@ -57,12 +57,12 @@ def _certificate_end(config: ServerConfig) -> float | None:
 
     try:
         return certificate_end(config)
-    except (OSError, ValueError, IndexError):  # it was replaced since `_tls`, or has an uncommon form
+    except (OSError, ValueError, IndexError):  # replaced since `_tls`, or in an unknown form
         return None
 
 
 def _sasl(store: Store, config: ServerConfig) -> Sasl | None:
-    """Return what SASL sessions share; without SASL its code is not imported."""
+    """Return the factory of SASL sessions, or None without SASL; then its code is not imported."""
     if not config.uses_sasl:
         return None
     from segstore.server.security.sasl import sasl_of

@@ -1,6 +1,6 @@
-"""`serve` and `Server`: a store behind Kafka's wire protocol, in a thread of this process.
+"""`serve` and `Server`: a server of Kafka's wire protocol for a store, in threads of this process.
 
-Nothing is on disk but what clients have the store write. Threads: any may use a `Server`.
+Owns nothing on disk; requests write to the store. Threads: any may use a `Server`.
 """
 
 from __future__ import annotations
@@ -60,25 +60,25 @@ def serve(
     http: str | None = None,
     **settings: Any,
 ) -> Server:
-    """Serve a store to Kafka's clients, from a thread of this process, and return the server.
+    """Serve a store to Kafka's clients, in a thread of this process, and return the server.
 
-    It listens on all addresses of `host` ("0.0.0.0" or "::": on all of this machine), on a port of the
-    system's choice where `port` is 0. `advertised`, "HOST:PORT" or "HOST", is what clients are told to
-    connect to; by default that is where the server listens. `settings` are those of
-    `segstore.server.settings.ServerConfig`, of which `security_protocol` and `allow` say who may connect, and
-    who may do what: by default everybody everything. With `listeners` the server listens in several places,
-    each with a security protocol and an advertised address of its own, in place of `host`, `port` and
-    `advertised`. A store may have several servers. Closing the store ends them.
+    The server listens on all addresses of `host` ("0.0.0.0" or "::": on all addresses of this machine); with
+    `port` 0 the system chooses the port. `advertised`, "HOST:PORT" or "HOST", is the address that clients
+    connect to; by default the address of the server's socket. `settings` are the settings of
+    `segstore.server.settings.ServerConfig`: `security_protocol` and `allow` restrict connections and rights;
+    by default everybody may do everything. With `listeners` the server has several addresses, each with its
+    security protocol and advertised address; then `host`, `port` and `advertised` are not allowed. A store
+    may have several servers. Closing the store ends them.
 
-    `lease()` acquires or renews a lease; it gives a fencing token while the caller holds it, else None. The
-    store leads with a token only, which becomes its leader epoch, and refuses all appends with DemotedError
-    without one: until it is closed, those of this process, too.
+    `lease()` acquires or renews a lease; it returns a fencing token while the caller holds the lease, else
+    None. The store leads only with a token, which becomes its leader epoch. Without a token it refuses all
+    appends with DemotedError, also appends of this process, until the store is closed.
 
-    A store that was promoted tells the primary which it has replaced; `old_primary` has settings of the
-    client for that, those that `follow` takes: `security.protocol`, `sasl.username` and others.
+    A promoted store notifies its old primary of the promotion; `old_primary` has client settings for that
+    connection, the same as for `follow`: `security.protocol`, `sasl.username` and others.
 
-    `http`, "HOST:PORT", is where /metrics, /healthz and /readyz are, for Prometheus and for whoever starts
-    the process again: unencrypted, and without a login. It needs the package prometheus-client.
+    `http`, "HOST:PORT", is the address of /metrics, /healthz and /readyz, for Prometheus and for process
+    supervisors: unencrypted, and without a login. It needs the package prometheus-client.
 
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
     CorruptCheckpointError, StorageError, IllegalStateError; MissingPackageError for `http`.
@@ -99,10 +99,10 @@ def start(
     old_primary: Mapping[str, Any] | None = None,
     http: str | None = None,
 ) -> Server:
-    """Do what `serve` does, with these handlers.
+    """Make a server for `serve`, with the given handlers.
 
-    The server is made in a thread where no signal handler runs. One that is ready when an interrupt has ended
-    the wait for it is closed: nobody else has it.
+    The server is made in a thread that runs no signal handlers. If an interrupt ends the wait for that
+    thread, the server is closed, because the caller does not get it.
     """
     made: list[Server] = []
     lost = False
@@ -139,9 +139,9 @@ def _started(
     if not isinstance(host, str):
         raise InvalidTypeError(f"host must be a str, not {type(host).__name__}")
     arguments.whole("port", port, 0, _MOST_PORT)
-    told = None if advertised is None else endpoint("advertised", advertised)
+    announced = None if advertised is None else endpoint("advertised", advertised)
     if http is not None:
-        from segstore.operating.endpoint import check_http  # without it asyncio is not imported
+        from segstore.operating.endpoint import check_http  # imported here: it imports asyncio
 
         check_http(http)
     cluster_id = cluster_id_of(store)
@@ -151,36 +151,36 @@ def _started(
         _go_on_with_groups(store)
     services: list[tuple[Node, Endpoint, Service]] = []
     try:
-        for place in _places(config, host, port, told):
+        for place in _places(config, host, port, announced):
             services.append(_service(store, *place, cluster_id, handlers))  # noqa: PERF401  see below
         announce_promotion(store, old_primary)
         server = Server(services, config)
         if http is not None:
             server._begin_http(http)
     except BaseException:
-        for _, _, service in services:  # those that have begun before another one failed
+        for _, _, service in services:  # started before the error
             service.end(0.0)
         raise
     return server
 
 
 def _go_on_with_groups(store: Store) -> None:
-    """Make the coordinator: a group whose members go on is not empty before their first request."""
-    # A store without groups begins without their code.
+    """Make the group coordinator, which loads groups before their members' first requests."""
+    # Imported here: a store without groups does not need this code.
     from segstore.coordinator.group.coordinator import GroupCoordinator
 
     shared(store, GroupCoordinator)
 
 
 def _places(
-    config: ServerConfig, host: str, port: int, told: Endpoint | None
+    config: ServerConfig, host: str, port: int, advertised: Endpoint | None
 ) -> list[tuple[str, ServerConfig, str, int, Endpoint | None]]:
-    """Return the name of each listener, its settings, its host and port, and what its clients are told.
-    Raises InvalidArgumentError.
+    """Return (name, settings, host, port, advertised endpoint) of each listener. Raises
+    InvalidArgumentError.
     """
     if not config.specs:
-        return [(config.security_protocol, config, host, port, told)]
-    if (host, port, told) != (HOST, PORT, None):
+        return [(config.security_protocol, config, host, port, advertised)]
+    if (host, port, advertised) != (HOST, PORT, None):
         raise InvalidArgumentError(
             f"listeners={config.listeners!r}: host, port and advertised are said by each listener"
         )
@@ -202,11 +202,11 @@ def _service(
     config: ServerConfig,
     host: str,
     port: int,
-    told: Endpoint | None,
+    advertised: Endpoint | None,
     cluster_id: str,
     handlers: Mapping[Api, Handler],
 ) -> tuple[Node, Endpoint, Service]:
-    """Begin to serve at one place."""
+    """Start one listener; return its node, its bound endpoint and its service."""
     security = secured(store, config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
@@ -219,7 +219,9 @@ def _service(
         for sock in sockets:
             sock.close()
         raise ListenError(error.errno, error.strerror, f"{host}:{bound.port}") from error
-    node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), security.authorizer)
+    node = Node(
+        store, config, loop, _advertised(bound, advertised), cluster_id, handlers.keys(), security.authorizer
+    )
     memory = RequestMemory(config.queued_max_request_bytes)
     common = Shared(
         node,
@@ -243,8 +245,9 @@ def _service(
 
 
 class Server(Closing):
-    """A store's server. It is a context manager; where it is dropped without `close` it goes on until its
-    store is closed. With several `listeners`, `host`, `port` and `bootstrap_servers` are those of the first.
+    """The server of a store, and a context manager. Without `close` it goes on until its store is closed,
+    also if the object is dropped. With several `listeners`, `host`, `port` and `bootstrap_servers` are the
+    first listener's.
     """
 
     def __init__(self, services: Sequence[tuple[Node, Endpoint, Service]], config: ServerConfig) -> None:
@@ -263,7 +266,7 @@ class Server(Closing):
 
     @property
     def node(self) -> Node:
-        """Return what the handlers share; only the server's thread may call its parts."""
+        """Return the first listener's node; only the server's thread may call its parts."""
         return self._node
 
     @property
@@ -283,35 +286,37 @@ class Server(Closing):
 
     @property
     def http(self) -> str | None:
-        """Return where metrics and health are, "HOST:PORT"; None without."""
+        """Return the address of the HTTP endpoint, "HOST:PORT", or None without one."""
         return None if self._http is None else str(self._http.address)
 
     @property
     def advertised_listeners(self) -> tuple[str, ...]:
-        """Return what clients of each listener connect to, "PROTOCOL://HOST:PORT"."""
+        """Return the advertised address of each listener, "PROTOCOL://HOST:PORT"."""
         return tuple(_url(node) for node in (self._node, *(node for node, _, _ in self._others)))
 
     @property
     def lease_error(self) -> Exception | None:
-        """Return what the lease has raised last, or why its token was refused; None where neither is so."""
+        """Return the last error of `lease()`, or of the check of its token; None without an error."""
         return lease_error(self._node.store)
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return what clients connect to, as their setting of that name takes it: "HOST:PORT"."""
+        """Return "HOST:PORT" for the setting bootstrap.servers of clients."""
         return address_text(self._node.endpoint)
 
     def _places(self) -> list[tuple[Node, Endpoint]]:
-        """Return the node and the address of each listener."""
+        """Return the node and the bound endpoint of each listener."""
         return [(self._node, self._bound), *((node, bound) for node, bound, _ in self._others)]
 
     def metrics(self) -> dict[str, float]:
-        """Return what the server has counted since its start, by Kafka's names, of all listeners together:
-        requests of share groups' members and those with an error (`TotalShareFetchRequestsPerSec`,
-        `FailedShareFetchRequestsPerSec`, `TotalShareAcknowledgementRequestsPerSec`,
-        `FailedShareAcknowledgementRequestsPerSec`), fetches whose wait ended without records
-        (`ExpiresPerSec`), and how many share sessions there are now, and partitions in these
-        (`ShareSessionsCount`, `SharePartitionsCount`). It is empty before the first request of a share group.
+        """Return the counts of share groups since the server's start, summed over all listeners, by Kafka's
+        names.
+
+        `TotalShareFetchRequestsPerSec` and `TotalShareAcknowledgementRequestsPerSec` count requests;
+        `FailedShareFetchRequestsPerSec` and `FailedShareAcknowledgementRequestsPerSec` count requests with an
+        error; `ExpiresPerSec` counts fetches whose wait ended without records. `ShareSessionsCount` and
+        `SharePartitionsCount` are the current share sessions, and the partitions in them. The mapping is
+        empty before the first request of a share group.
         """
         total: Counter[str] = Counter()
         for node in (self._node, *(node for node, _, _ in self._others)):
@@ -319,33 +324,36 @@ class Server(Closing):
         return dict(total)
 
     def families(self) -> list[Family]:
-        """Return what the server has counted since its start, in the form that Prometheus' clients take: each
-        family is a metric with its name, kind ("counter", "gauge", "histogram") and meaning, the names of its
-        labels, and samples, the values of labels and the number.
+        """Return the server's metrics since its start, in the form of Prometheus' clients.
 
-        By `request`, such as "Produce", of all listeners together: requests that were answered, their bytes,
-        those of the answers, the time that these took in seconds, and error codes of answers by `error`. By
-        `listener`, its name in `listeners`, or the security protocol: connections that are open, were made
-        and were refused; authentications; malformed requests; when its certificate ends, in seconds since the
-        epoch; and for how many seconds its loop has been busy with one turn, 0.0 while it sleeps. Counts
-        begin at 0 with the server, in whole; a sample of an API comes with its first request. Any thread may
-        call it, also after the server's end; it waits for nothing.
+        Each family is a metric (name, meaning, kind: "counter", "gauge" or "histogram"), the names of its
+        labels, and its samples: label values and a number.
+
+        By `request`, such as "Produce", summed over all listeners: answered requests, their bytes, the bytes
+        of their answers, the time until the answer in seconds, and error codes of answers by `error`. By
+        `listener` (its name in `listeners`, or the security protocol): open, made and refused connections;
+        authentications; malformed requests; the expiry of the certificate, in seconds since the epoch; and
+        the seconds for which the loop has been busy with the current turn, 0.0 while it sleeps. Counts begin
+        at 0 with the server; an API has samples from its first request on. Any thread may call it, also after
+        the server's end; it does not block.
         """
-        from segstore.server.families import families  # which most servers' processes never need
+        from segstore.server.families import families  # imported here: most processes don't need it
 
         return families([s.counted() for s in (self._service, *(each for _, _, each in self._others))])
 
     def reload(self, **settings: Any) -> None:
-        """Change settings of security, and read all files of keys, certificates and users again. Connections
-        go on: a new TLS handshake has the new certificate, and a client that authenticates, also anew, is
-        judged by the new users. Requests are judged by the new allow list from this call's return on.
+        """Change settings of security, and read all files of keys, certificates and users again.
 
-        `settings` are some of those of `segstore.serve`; None takes one back to its default. There may be
+        Connections stay open. New TLS handshakes use the new certificate; authentications and
+        reauthentications check the new users; requests are authorized by the new allow list once this call
+        has returned.
+
+        `settings` are settings of `segstore.serve`; None resets a setting to its default. Allowed are
         `ssl_*`, `sasl_users`, `sasl_enabled_mechanisms`, `connections_max_reauth_ms`,
         `connection_failed_authentication_delay_ms`, `allow` and `super_users`, also of single listeners. A
-        server with an allow list or super users keeps one of both, and no server gets its first one.
+        server with an allow list or super users must keep one of them; a server without both can't get one.
 
-        After an error everything is as before. Raises ConfigError, which names a setting that can't change;
+        After an error nothing is changed. Raises ConfigError, which names a setting that can't change;
         InvalidArgumentError and StorageError for files; IllegalStateError if the server has ended.
         """
         with self._reload_lock:
@@ -357,16 +365,16 @@ class Server(Closing):
             self._config = config
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more connections, answer the requests that have come, and end. A second call does nothing.
+        """Stop accepting connections, answer the received requests, and end. A second call does nothing.
 
-        `timeout` is the time in seconds (a number of at least 0, by default 10) that answers may take; then
-        connections are closed without. A connection is closed before if its client takes nothing of an answer
-        for a second. An interrupt closes all at once. A call within a handler waits for nothing. The store
-        stays open.
+        `timeout` is the longest time for the answers, in seconds (a number of at least 0, by default 10);
+        after it connections are closed without an answer. A connection is closed earlier if its client
+        receives nothing of an answer for a second. An interrupt closes all connections at once. A call in a
+        handler does not wait. The store stays open.
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]
-        for service in others:  # they end at the same time
+        for service in others:  # all services end in parallel
             service.begin_to_end(seconds)
         for service in (self._service, *others):
             service.end(seconds)
@@ -378,8 +386,8 @@ class Server(Closing):
 
 
 def endpoint(name: str, text: str, port: int = 0, host: str = "") -> Endpoint:
-    """Return the endpoint of "HOST:PORT", "HOST", "[ADDRESS]:PORT", or "PORT" of `host`, if one is given.
-    Raises InvalidArgumentError, which names the argument, InvalidTypeError.
+    """Parse "HOST:PORT", "HOST" (with `port`), "[ADDRESS]:PORT", or "PORT" if `host` is not empty. Raises
+    InvalidArgumentError, which names the argument, and InvalidTypeError.
     """
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} must be a str, not {type(text).__name__}")
@@ -408,8 +416,8 @@ def _url(node: Node) -> str:
     return f"{node.config.security_protocol}://{address_text(node.endpoint)}"
 
 
-def _told(bound: Endpoint, told: Endpoint | None) -> Endpoint:
-    """Return what clients are told: for all addresses of this machine, its name."""
-    if told is not None:
-        return Endpoint(told.host or socket.gethostname(), told.port or bound.port)
+def _advertised(bound: Endpoint, advertised: Endpoint | None) -> Endpoint:
+    """Return the endpoint for clients; a listener on all addresses is advertised by the host name."""
+    if advertised is not None:
+        return Endpoint(advertised.host or socket.gethostname(), advertised.port or bound.port)
     return Endpoint(socket.gethostname(), bound.port) if bound.host in _EVERYWHERE else bound

@@ -1,6 +1,7 @@
-"""`Service`: what runs in a server's thread: it takes connections until it is ended, or the store is closed.
+"""`Service`: one listener's thread, which accepts connections until `end`, or until the store is closed.
 
-Threads: `run` is the thread's; `end`, `wait` and what a store calls of its clients may be called in any.
+Threads: the loop runs in the service's thread; `soon`, `counted`, `resecure`, `end` and the methods that a
+store calls of its clients may be called in any thread.
 """
 
 from __future__ import annotations
@@ -29,26 +30,24 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds that answers may take at the end: also of those that the store has for all of its clients, so that
-its producers have the others.
+"""Longest time for answers at the end, in seconds. A closing store gives a server no more than this, so that
+some of its timeout is left to producers.
 """
 _STALL = 1.0
-"""Seconds of the end after which a connection is closed whose client takes nothing of an answer: it was
-stopped, or is a stranger's, and others wait for the end.
-"""
+"""Seconds after which, during the end, a connection is closed if its client receives nothing of an answer."""
 _LOOK = 0.5
-"""Seconds after which a caller of the loop looks whether the loop has ended."""
+"""Interval in seconds at which a caller that waits for the loop checks whether the loop has ended."""
 _GRACE = 1.0
-"""Seconds beyond the deadline that a call may take which is under way in the loop."""
+"""Seconds beyond the deadline for a call that the loop is making."""
 
 
 class Service:
-    """Implements `storage.store.clients.Client`. It lives as long as its thread."""
+    """The thread of one listener, a client of the store (`StoreClient`). Lives as long as the thread."""
 
     turn = Turn.READER
 
     def __init__(self, shared: Shared, listener: Listener, address: str) -> None:
-        """`address` is where clients connect to, "PROTOCOL://HOST:PORT"."""
+        """`address` is the advertised address, "PROTOCOL://HOST:PORT"."""
         self._shared, self._listener, self._address = shared, listener, address
         self._here = forks.here()
         self._thread = Background(self._run, "segstore-server")
@@ -58,14 +57,14 @@ class Service:
         self._certificate = self._watch() if shared.tls is not None else None
 
     def _watch(self) -> CertificateWatch:
-        from .certificate_watch import CertificateWatch  # a listener without TLS starts without it
+        from .certificate_watch import CertificateWatch  # imported here: not needed without TLS
 
         shared = self._shared
         return CertificateWatch(shared.loop, shared.metrics.listener, lambda: shared.certificate_end)
 
     def start(self) -> None:
-        """Begin to take connections. Raises IllegalStateError where no thread can be started, OSError; then
-        all is closed.
+        """Begin to accept connections. Raises IllegalStateError if no thread can be started, and OSError;
+        after an error sockets and loop are closed.
         """
         try:
             self._listener.open()
@@ -88,24 +87,24 @@ class Service:
             self._ended.open()
 
     def _announce(self, address: str) -> None:
-        """Tell the command line where to find this server; without that the server works all the same."""
+        """Publish the server's address for the command line; errors are ignored."""
         with suppress(SegstoreError, OSError):
             self._shared.node.store.announce(address)
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Have `call` called in the loop's thread, soon."""
+        """Make a call in the loop's thread, soon."""
         self._shared.loop.soon(call)
 
     def counted(self) -> Counted:
-        """Return what the listener has counted; in any thread, and without a wait for the loop."""
+        """Return the listener's metrics. Any thread may call it; it does not wait for the loop."""
         shared = self._shared
         return Counted(
             shared.metrics, len(self._listener.connections), shared.loop.age, shared.certificate_end
         )
 
     def resecure(self, secured: Secured) -> None:
-        """Have connections go on with other certificates, users and rights; all change in one call of the
-        loop. Raises IllegalStateError if the service has ended.
+        """Replace certificates, users and rights of all connections, together in one call of the loop.
+        Raises IllegalStateError if the service has ended.
         """
         if self.is_within:
             self._resecure(secured)
@@ -133,30 +132,31 @@ class Service:
 
     @property
     def is_ending(self) -> bool:
-        """Return whether no more requests are read."""
+        """Whether the service has stopped reading requests."""
         return self._shared.is_ending
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the thread has ended."""
+        """Whether the thread has ended."""
         return self._ended.is_open
 
     @property
     def is_within(self) -> bool:
-        """Return whether the calling thread is the server's own."""
+        """Whether the calling thread is the service's thread."""
         return threading.get_ident() == self._thread.ident
 
     def begin_to_end(self, seconds: float) -> None:
-        """Do what `end` does, and do not wait for it."""
-        if self._here[0]:  # else this is the child of a fork, which has nothing to end
+        """Begin to end within so many seconds, without waiting."""
+        if self._here[0]:  # not in the child of a fork, which has no thread to end
             self._shared.loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
 
     def end(self, seconds: float) -> bool:
-        """Take no more requests, answer those that have come, and end, after so many seconds at the latest.
-        Return whether it has ended, which a call within a handler does not wait for, and which does not come
-        where a handler does not return. An interrupt of the wait ends all connections at once.
+        """Stop reading requests, answer the received ones, and end within so many seconds.
+
+        Return whether the thread has ended: False in a call from a handler, which does not wait, or if a
+        handler does not return in time. An interrupt of the wait closes all connections at once.
         """
-        if not self._here[0]:  # the child of a fork, which has nothing to end
+        if not self._here[0]:  # in the child of a fork, which has no thread to end
             return True
         loop = self._shared.loop
         loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
@@ -169,7 +169,7 @@ class Service:
             raise
 
     def _begin_to_end(self, deadline: float) -> None:
-        """The first call decides; a later one may only shorten the time."""
+        """Begin to end; a later call can only bring the deadline forward."""
         loop = self._shared.loop
         if not self._shared.is_ending:
             self._shared.is_ending, self._deadline = True, deadline
@@ -181,9 +181,7 @@ class Service:
         loop.later(max(self._deadline - time.monotonic(), 0.0), self._go_on)
 
     def _go_on(self) -> None:
-        """Jobs of workers come first; then the handlers' parts end, which answer the requests that wait in
-        them; then the answers go out.
-        """
+        """Go on ending: wait for workers' jobs, close the node's parts, then wait for unsent answers."""
         connections, loop = self._listener.connections, self._shared.loop
         if time.monotonic() >= self._deadline:
             self._close_parts()
@@ -193,14 +191,14 @@ class Service:
             return
         elif not self._are_parts_closed:
             self._close_parts()
-            loop.soon(self._go_on)  # after the calls that the parts have asked for
+            loop.soon(self._go_on)  # after the calls by which the parts answer parked requests
         else:
             connections.end_unanswered()
             if not len(connections):
                 loop.end()
 
     def _end_stalled(self, since: float) -> None:
-        """Close connections whose clients take nothing of their answers, and look again soon."""
+        """Close connections whose clients receive nothing of their answers; repeat it every `_STALL / 4`."""
         self._listener.connections.end_stalled(_STALL, since)
         self._shared.loop.later(_STALL / 4, lambda: self._end_stalled(since))
 
@@ -213,19 +211,19 @@ class Service:
         except Exception as error:
             log.error("a part of a server could not be closed", exc_info=error)
 
-    # --- a client of its store ------------------------------------------------------------
+    # --- StoreClient ----------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """See `Client`."""
+        """Return whether the calling thread is the service's own."""
         return self.is_within
 
     def begin_to_close(self) -> None:
-        """Do nothing: a server has no records that are to be written."""
+        """Do nothing: a server has no unwritten records."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """End, since the store is about to be closed."""
+        """End, because the store is being closed."""
         self.end(min(max(deadline - time.monotonic(), 0.0), CLOSE_TIMEOUT) if orderly else 0.0)
 
     def unwritten(self) -> Unwritten:
-        """Return that nothing is unwritten."""
+        """Return an empty `Unwritten`: a server has no unwritten records."""
         return Unwritten(Counter(), None)

@@ -1,4 +1,4 @@
-"""`Shared`: what the connections of a server share. Threads: the loop's only."""
+"""`Shared`: the common state of a listener's connections. Threads: the loop's only."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Shared:
-    """What the connections of a server share. `tls` makes the wire of a connection; it and `sasl` are None
-    where there is none. `certificate_end` is as `Secured` has it. `is_ending`: no more requests are read.
+    """The common state of a listener's connections.
+
+    `tls`, `sasl` and `certificate_end` are the same as in `Secured`. `is_ending`: no more requests are read.
+    `clear` is a buffer for pieces of files that TLS encrypts.
     """
 
     node: Node

@@ -1,4 +1,4 @@
-"""`Timers`: calls that are due later, in order of time. Threads: the loop's only."""
+"""`Timers`: calls at later times, ordered by time. Threads: the loop's only."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable
 
 LONGEST_WAIT = 86_400.0
-"""Seconds that the loop sleeps at most: the system's calls don't take years."""
+"""Longest sleep of the loop in seconds: epoll_wait(2) does not accept years."""
 NEVER = math.inf
 _MOST_CANCELLED = 256
 
 
 class LoopTimer:
-    """A call that is due at `due`, in monotonic seconds; see `segstore.server.node.Timer`."""
+    """A call that is due at `due`, in monotonic seconds (a `segstore.server.node.Timer`)."""
 
     __slots__ = ("_cancelled", "call", "due")
 
@@ -23,27 +23,27 @@ class LoopTimer:
         self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Do not call; a second time does nothing."""
+        """Cancel the call; a second time does nothing."""
         if self.call is not None:
             self.call = None
             self._cancelled[0] += 1
 
 
 class Timers:
-    """Those that were cancelled leave the heap when they are due, or sooner where they are the most of it."""
+    """A heap of timers. Cancelled timers are removed when due, or sooner if they are more than half of it."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, LoopTimer]] = []
         self._numbers = itertools.count()
         self._cancelled = [0]
         self.due = NEVER
-        """When the first one is due, which may have been cancelled; NEVER where there is none."""
+        """Time of the first timer, also if that is cancelled; NEVER without timers."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, due: float, call: Callable[[], object]) -> LoopTimer:
-        """Have `call` returned by `take` from `due` on."""
+        """Add a timer; `take` returns its call once `due` has passed."""
         timer = LoopTimer(due, call, self._cancelled)
         heapq.heappush(self._heap, (due, next(self._numbers), timer))
         self.due = self._heap[0][0]
@@ -55,11 +55,11 @@ class Timers:
         return timer
 
     def pause(self, now: float) -> float:
-        """Return the seconds until something is due; -1 where nothing ever is."""
+        """Return the seconds until the first timer is due, -1 without timers."""
         return -1.0 if self.due == NEVER else min(max(self.due - now, 0.0), LONGEST_WAIT)
 
     def take(self, now: float) -> Callable[[], object] | None:
-        """Return a call that is due, which is done with then; None where there is none."""
+        """Remove the next due timer and return its call, or None if none is due."""
         while self.due <= now:
             timer = heapq.heappop(self._heap)[2]
             self.due = self._heap[0][0] if self._heap else NEVER

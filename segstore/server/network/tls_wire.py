@@ -1,7 +1,7 @@
-"""`TlsWire`: the TLS of one connection. The library sees memory only: sockets are the loop's, so that a
-handshake may go on in a worker while its connection ends.
+"""`TlsWire`: the TLS of one connection. OpenSSL reads and writes memory buffers, not the socket, so that the
+loop can close the socket while a worker computes a handshake step.
 
-Threads: the loop's only; `shake` runs in a worker, while the loop leaves the wire alone.
+Threads: the loop's only; `shake` runs in a worker, while the loop does not use the wire.
 """
 
 from __future__ import annotations
@@ -14,52 +14,50 @@ from typing import Any
 from segstore.server.security.tls import subject
 
 RECEIVED = 1 << 16
-"""Bytes that are received at once; as many wait in memory at most."""
+"""Most bytes that are received at once; no more wait in memory undecrypted."""
 _MOST_A_TURN = 1 << 18
-"""Bytes that are given at once, before others have their turn."""
+"""Most bytes that one `recv_into` decrypts before other connections get their turn."""
 _ALERT = 31
-"""The size of the largest record that only tells the end of a connection: TLS 1.2 with AES-GCM; a request is
-larger.
-"""
+"""Largest size of a TLS record with a close_notify alert (TLS 1.2 with AES-GCM); a request is larger."""
 
 
 class TlsWire:
-    """`has_more`: there may be bytes at hand that no event of the socket will tell of."""
+    """The TLS of one connection. `has_more`: bytes may be in memory, for which the socket has no event."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self._sock, self._in, self._out = sock, ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
-        self._read_into: Any = self._tls.read  # its types don't know that it returns a count here
+        self._read_into: Any = self._tls.read  # with a buffer it returns a count, against its type
         self.has_more = False
 
     # --- the handshake --------------------------------------------------------------------
 
     def take_in(self) -> bool:
-        """Receive what has come for the handshake; returns False at the end of the connection. Raises OSError
-        as recv(2).
-        """
+        """Receive handshake bytes; return False at the end of the stream. Raises OSError like recv(2)."""
         return self._receive() > 0
 
     def shake(self) -> bool:
-        """Go on with the handshake, which may take milliseconds; returns whether it is done. Raises SSLError
-        where it has failed; what tells the client so is in `sealed`.
+        """Compute the next handshake step; return whether the handshake is done. Raises SSLError if it fails;
+        then `sealed` returns the alert for the client.
         """
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
-        self.has_more = self._in.pending > 0  # what came with the handshake's end
+        self.has_more = self._in.pending > 0  # bytes that were received with the end of the handshake
         return True
 
     @property
     def subject(self) -> str | None:
-        """Return the subject of the client's certificate, which was judged; None where it showed none."""
+        """The subject of the client's verified certificate, None if it has sent none."""
         return subject(self._tls.getpeercert())
 
     # --- bytes ----------------------------------------------------------------------------
 
     def recv_into(self, view: memoryview) -> int:
-        """Receive into a view, as `socket.recv_into`; 0 is the end. Raises BlockingIOError, OSError."""
+        """Receive and decrypt into a view; return the number of bytes, 0 at the end. Raises BlockingIOError,
+        OSError.
+        """
         total = 0
         self.has_more = False
         try:
@@ -91,23 +89,23 @@ class TlsWire:
         return len(data)
 
     def seal(self, view: memoryview) -> None:
-        """Encrypt bytes, which `sealed` has then. Raises SSLError."""
+        """Encrypt bytes, which `sealed` then returns. Raises SSLError."""
         at = 0
         while at < len(view):
             at += self._tls.write(view[at:])
 
     def sealed(self) -> bytes:
-        """Take what is to be sent."""
+        """Return the encrypted bytes to send, and forget them."""
         return self._out.read()
 
     # --- the end --------------------------------------------------------------------------
 
     def has_left(self) -> bool:
-        """Return whether a client that sends no more has sent nothing but that it leaves. Raises OSError."""
+        """Return whether a client that has closed its end sent at most a close_notify. Raises OSError."""
         return len(self._sock.recv(_ALERT + 1, socket.MSG_PEEK)) <= _ALERT and not self._in.pending
 
     def farewell(self) -> bytes:
-        """Return what tells the client that the connection ends in order."""
+        """Return the bytes of the close_notify alert."""
         with suppress(ssl.SSLError, ValueError):
             self._tls.unwrap()
         return self._out.read()

@@ -1,6 +1,6 @@
-"""`Wakeup`: how other threads end the loop's sleep: an eventfd, which is written only while the loop sleeps.
+"""`Wakeup`: an eventfd by which other threads end the loop's sleep. It is written only while the loop sleeps.
 
-Threads: any; `close` and `reset` are the loop's.
+Threads: any; the loop calls `reset` and `close`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from segstore.mutex import nesting
 
 
 class Wakeup:
-    """`asleep` is set by the loop before it looks for calls a last time and sleeps: whoever adds a call and
-    then finds it false knows that the loop finds that call by itself.
+    """The loop's eventfd. The loop sets `asleep` before its last check for queued calls. So a thread that
+    queues a call and then reads False need not write: the loop finds the call before it sleeps.
     """
 
     def __init__(self) -> None:
         self.fd = with_descriptors(lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.asleep = False
-        self._lock = (
-            nesting()
-        )  # else the number of a closed descriptor, which is another file's, is written to
+        self._lock = nesting()  # keeps `wake` from writing to a closed descriptor, whose number may be reused
 
     def wake(self) -> None:
-        """End the loop's sleep, where it sleeps."""
+        """End the loop's sleep if it sleeps."""
         if self.asleep:
             self.asleep = False
             with self._lock:
@@ -32,7 +30,7 @@ class Wakeup:
                     os.eventfd_write(self.fd, 1)
 
     def reset(self) -> None:
-        """Take note that the loop is awake: without this the eventfd would end the next sleep too."""
+        """Reset the eventfd after a sleep; otherwise it would end the next sleep too."""
         os.eventfd_read(self.fd)
 
     def close(self) -> None:
@@ -43,6 +41,6 @@ class Wakeup:
                 self.fd = -1
 
     def forget(self) -> None:
-        """Do what `close` does, in the child of a fork: a thread that is not there may hold the lock."""
+        """Close the eventfd in the child of a fork; a lost thread may hold the lock, so it is replaced."""
         self._lock = nesting()
         self.close()

@@ -1,5 +1,4 @@
-"""`Watch`: a thread that sleeps for the loop until there is news, as `Store.wait` does, and only while
-somebody asks for news. It makes no call otherwise.
+"""`Watch`: a thread that waits for the loop until the store has news (`Store.wait`), one wait per `ask`.
 
 Threads: `ask` and `end` are the loop's.
 """
@@ -18,7 +17,7 @@ _TRIES, _TRY = 100, 0.01
 
 
 class Watch:
-    """`wake()` lets a sleep return early, from any thread; `then()` is called in the loop after each one."""
+    """A waiting thread. `wake()` ends its sleep; after each sleep the loop calls `then()`."""
 
     def __init__(
         self,
@@ -30,11 +29,11 @@ class Watch:
         self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: Background | None = None
         self.asleep = False
-        """Whether a sleep was asked for whose end was not told yet."""
+        """Whether a sleep was requested, and `then` was not called yet."""
 
     def ask(self, sleep: Callable[[], object]) -> None:
-        """Have the thread call `sleep`, which returns when there is news, or early. Where a sleep is under
-        way already, this does nothing. Raises IllegalStateError where no thread can be started.
+        """Call `sleep` in the thread; it returns when there is news, or early. While a sleep is under way,
+        this does nothing. Raises IllegalStateError if no thread can be started.
         """
         if self.asleep:
             return
@@ -49,21 +48,21 @@ class Watch:
         while (sleep := self._asked.get()) is not None:
             try:
                 sleep()
-            except Exception as error:  # as StoreClosedError: who asked finds out when it looks
+            except Exception as error:  # for example StoreClosedError, which `then` finds again
                 log.info("a server's wait for news has ended: %s", error)
             del sleep
-            self._soon(self._told)
+            self._soon(self._woken)
 
-    def _told(self) -> None:
+    def _woken(self) -> None:
         self.asleep = False
         self._then()
 
     def end(self) -> None:
-        """Let the thread end, and wait for that a moment. After the loop's end `then` is called no more."""
+        """End the thread, and wait up to a second for it. The loop has ended, so `then` is not called."""
         thread, tries = self._thread, 0
         self._asked.put(None)
         while thread is not None and thread.is_alive() and tries < _TRIES:
             if self.asleep:
-                self._wake()  # again and again: the thread may be about to sleep
+                self._wake()  # repeated, because the thread may be just about to sleep
             thread.join(_TRY)
             tries += 1

@@ -1,4 +1,4 @@
-"""`Workers`: a few threads for what waits for disks or computes long. They begin with the first job.
+"""`Workers`: a few threads for jobs that wait for disks or compute long. The first jobs start the threads.
 
 Threads: `do` and `end` are the loop's; jobs run in the workers' threads.
 """
@@ -18,8 +18,8 @@ _Job = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 class Workers:
-    """At most `number` threads, of this `kind`. `soon` brings results back to the loop. `under_way` counts
-    the jobs whose result was not told yet.
+    """A pool of at most `number` threads; `kind` is in their names. Results are passed to the loop by `soon`.
+    `under_way` counts the jobs whose `done` was not called yet.
     """
 
     def __init__(self, kind: str, number: int, soon: Callable[[Callable[[], object]], None]) -> None:
@@ -29,8 +29,8 @@ class Workers:
         self.under_way = 0
 
     def do(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
-        """Have a worker call `run`, and then the loop `done` with its result or exception. Where no thread
-        can be started, this thread runs it.
+        """Call `run` in a worker, then `done(result or exception)` in the loop. If no thread can be started,
+        the calling thread runs the job.
         """
         self.under_way += 1
         if len(self._threads) < self._number:
@@ -56,16 +56,16 @@ class Workers:
     def _do(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
         try:
             result = run()
-        except BaseException as error:  # told in place of the result
+        except BaseException as error:  # `done` gets it in place of a result
             result = error
-        self._soon(partial(self._tell, done, result))
+        self._soon(partial(self._finish, done, result))
 
-    def _tell(self, done: Callable[[Any], object], result: Any) -> None:
+    def _finish(self, done: Callable[[Any], object], result: Any) -> None:
         self.under_way -= 1
         done(result)
 
     def end(self) -> None:
-        """Let the threads end after the jobs that were given, for which this does not wait."""
+        """End the threads after their queued jobs, without waiting for these jobs."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads if not self.under_way else ():

@@ -1,1 +1,1 @@
-"""Who a client is, and what it may do: TLS, SASL, users and their credentials, the allow list."""
+"""Authentication and authorization of clients: TLS, SASL, users and their credentials, the allow list."""

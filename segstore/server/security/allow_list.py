@@ -1,11 +1,12 @@
-"""The allow list: who may do what with which topics, groups, transactions and the cluster, as entries
+"""The allow list: rights of principals on topics, groups, transactional ids and the cluster, as entries
 
     User:alice: read,write topic flights*; read group g*; describe cluster
 
 An entry has a principal and clauses. A clause has operations, a type of resource and a pattern: a name, a
-prefix that ends in "*", or "*" alone. A clause without operations reuses those of the one before that
-its resource has. "User:*" is everybody. There are no denials: what no entry allows is denied. Kafka has the
-same as ACLs (org.apache.kafka.common.acl, KIP-290). Threads: no state.
+prefix that ends in "*", or "*" alone. A clause without operations takes the operations of the clause before
+it, as far as its resource type has them. "User:*" means every principal. There are no denials: an operation
+that no entry allows is denied. Kafka's form of the same rights are ACLs (org.apache.kafka.common.acl,
+KIP-290). Threads: no state.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from segstore.server.authorized import ALL, AclOperation
 USER = "User:"
 EVERYBODY = "User:*"
 CLUSTER_NAME = "kafka-cluster"
-"""The name of the one cluster (Kafka: Resource.CLUSTER_NAME)."""
+"""The resource name of the cluster (Kafka: Resource.CLUSTER_NAME)."""
 
 
 class ResourceType(IntEnum):
-    """Kafka's types of resources, by their codes (org.apache.kafka.common.resource.ResourceType)."""
+    """Types of resources, with Kafka's codes (org.apache.kafka.common.resource.ResourceType)."""
 
     TOPIC = 2
     GROUP = 3
@@ -37,7 +38,7 @@ class ResourceType(IntEnum):
 
 
 class Pattern(IntEnum):
-    """Kafka's kinds of patterns, by their codes (org.apache.kafka.common.resource.PatternType)."""
+    """Kinds of patterns, with Kafka's codes (org.apache.kafka.common.resource.PatternType)."""
 
     LITERAL = 3
     PREFIXED = 4
@@ -60,16 +61,16 @@ OPERATIONS: dict[ResourceType, frozenset[AclOperation]] = {
     ),
     ResourceType.TRANSACTIONAL_ID: frozenset((_O.WRITE, _O.DESCRIBE)),
 }
-"""What can be done with each (org.apache.kafka.common.acl.AclEntry.supportedOperations)."""
+"""The operations of each resource type (org.apache.kafka.common.acl.AclEntry.supportedOperations)."""
 _IMPLIED = {
     _O.DESCRIBE: frozenset((_O.READ, _O.WRITE, _O.DELETE, _O.ALTER)),
     _O.DESCRIBE_CONFIGS: frozenset((_O.ALTER_CONFIGS,)),
 }
-"""By which other operations one is allowed too (StandardAuthorizerData.IMPLIES_DESCRIBE...)."""
+"""Operation -> operations that imply it (StandardAuthorizerData.IMPLIES_DESCRIBE...)."""
 
 
 class Rule(NamedTuple):
-    """One clause. `operations` has ALL where that was given. `principal` is "User:NAME"."""
+    """One clause of an entry. `principal` is "User:NAME"; `operations` may contain ALL."""
 
     principal: str
     operations: frozenset[AclOperation]
@@ -83,24 +84,24 @@ class Rule(NamedTuple):
         return f"{self.principal}: {operations} {self.resource.word} {self.name}{star}"
 
     def is_of(self, principal: str) -> bool:
-        """Return whether the clause is about a principal."""
+        """Return whether the clause applies to a principal, given as "User:NAME"."""
         return self.principal in (principal, EVERYBODY)
 
     def covers(self, name: str) -> bool:
-        """Return whether the pattern has a resource of its type."""
+        """Return whether the pattern matches the name of a resource."""
         if self.pattern is Pattern.PREFIXED:
             return name.startswith(self.name)
         return self.name in (name, "*")
 
     def gives(self, operation: AclOperation) -> bool:
-        """Return whether the clause allows an operation, by its name or by one that implies it."""
+        """Return whether the clause allows an operation, directly or by an operation that implies it."""
         held = self.operations
         return ALL in held or operation in held or not held.isdisjoint(_IMPLIED.get(operation, ()))
 
 
 def rules(entry: str) -> list[Rule]:
-    """Return the clauses of an entry; none of an empty one, or of one that begins with "#". Raises
-    InvalidArgumentError, which names what is wrong.
+    """Parse an entry into its clauses; an empty entry and a comment ("#...") have none. Raises
+    InvalidArgumentError, which names the faulty part.
     """
     text = entry.strip()
     if not text or text.startswith("#"):
@@ -165,7 +166,7 @@ def _pattern(entry: str, clause: str, kind: ResourceType, text: str | None) -> t
 
 
 def principals(text: str) -> frozenset[str]:
-    """Return the principals of "User:alice;User:bob". Raises InvalidArgumentError."""
+    """Parse a list of principals, "User:alice;User:bob". Raises InvalidArgumentError."""
     found = [each.strip() for each in text.split(";") if each.strip()]
     for each in found:
         check_principal(each)
@@ -175,7 +176,7 @@ def principals(text: str) -> frozenset[str]:
 
 
 def check_principal(text: str) -> None:
-    """Raise InvalidArgumentError unless this is "User:" with a name."""
+    """Raise InvalidArgumentError unless the text is "User:" and a name."""
     if not text.startswith(USER) or len(text) == len(USER):
         raise InvalidArgumentError(f'{text!r} is no principal: one is "User:NAME"')
 

@@ -1,4 +1,4 @@
-"""`Authorizer`: whether a principal may do something (Kafka: StandardAuthorizer). Threads: any; immutable."""
+"""`Authorizer`: checks the rights of principals (Kafka: StandardAuthorizer). Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .settings import SecurityConfig
 
 
 class Authorizer:
-    """Superusers may do everything, others what a rule says. Principals are names without "User:"."""
+    """Allows superusers everything, and other principals the operations of a rule.
+
+    Arguments named `principal` are names without "User:".
+    """
 
     def __init__(self, rules: Iterable[Rule], super_users: Iterable[str]) -> None:
         self.rules, self._super_users = tuple(rules), frozenset(super_users)
@@ -22,19 +25,19 @@ class Authorizer:
     def allows(
         self, principal: str, operation: AclOperation, resource: ResourceType, name: str = CLUSTER_NAME
     ) -> bool:
-        """Return whether a principal may do something with one resource."""
+        """Return whether a principal is allowed an operation on one resource."""
         if f"{USER}{principal}" in self._super_users:
             return True
         return any(rule.covers(name) and rule.gives(operation) for rule in self._of(principal, resource))
 
     def allows_any(self, principal: str, operation: AclOperation, resource: ResourceType) -> bool:
-        """Return whether a principal may do something with any resource of a type (KIP-679)."""
+        """Return whether a principal is allowed an operation on at least one resource of a type (KIP-679)."""
         if f"{USER}{principal}" in self._super_users:
             return True
         return any(rule.gives(operation) for rule in self._of(principal, resource))
 
     def operations(self, principal: str, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Return all that a principal may do with a resource, as bits (KIP-430)."""
+        """Return the operations that a principal is allowed on a resource, as bits (KIP-430)."""
         return bits(*(each for each in OPERATIONS[resource] if self.allows(principal, each, resource, name)))
 
     def _of(self, principal: str, resource: ResourceType) -> Iterable[Rule]:
@@ -43,7 +46,7 @@ class Authorizer:
 
 
 def authorizer_of(config: SecurityConfig) -> Authorizer | None:
-    """Return the authorizer of a server; None where everybody may do everything."""
+    """Return the authorizer of a server; None without `allow` and `super_users`: no checks."""
     if config.allow is None and not config.super_users:
         return None
     return Authorizer(config.allow or (), principals(config.super_users))

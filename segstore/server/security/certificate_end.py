@@ -1,7 +1,7 @@
-"""When a server's certificate ends. The standard library tells it of other certificates only: of authorities,
-and of peers that it trusts; so the few fields before it are skipped here (X.509: RFC 5280, 4.1).
+"""The expiry of a server's certificate. The standard library can't read it for the own certificate, only for
+authorities and trusted peers; so the DER fields before notAfter are skipped here (X.509: RFC 5280, 4.1).
 
-On disk: reads the file that settings name. Threads: any; no state.
+On disk: reads the file that the settings name. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _VERSION, _LONG, _UTC_TIME = 0xA0, 0x80, 0x17
 
 
 def certificate_end(config: SecurityConfig) -> float | None:
-    """Return when the certificate of a listener ends, in seconds since the epoch; None without one. Raises
-    OSError.
+    """Return the expiry of a listener's certificate, in seconds since the epoch; None without a certificate.
+    Raises OSError.
     """
     text = config.ssl_keystore_certificate_chain
     if config.ssl_keystore_location is not None:
@@ -32,26 +32,26 @@ def certificate_end(config: SecurityConfig) -> float | None:
 
 
 def not_after(der: bytes) -> float:
-    """Return when a certificate ends, in seconds since the epoch. Raises ValueError, IndexError for bytes
-    that are none.
+    """Return the expiry of a DER certificate, in seconds since the epoch. Raises ValueError, IndexError for
+    malformed bytes.
     """
     at = _content(der, _content(der, 0))
     if der[at] == _VERSION:
         at = _behind(der, at)
     for _ in range(3):  # serial number, algorithm, issuer
         at = _behind(der, at)
-    at = _behind(der, _content(der, at))  # what comes before it is notBefore
+    at = _behind(der, _content(der, at))  # skip notBefore
     text = der[_content(der, at) : _behind(der, at)].decode("ascii")
     form = "%y%m%d%H%M%SZ" if der[at] == _UTC_TIME else "%Y%m%d%H%M%SZ"
     return float(timegm(datetime.strptime(text, form).timetuple()))
 
 
 def _content(der: bytes, at: int) -> int:
-    """Return the position of the content of an element, which begins at `at`."""
+    """Return the position of the content of the DER element at `at`."""
     return at + 2 + (der[at + 1] - _LONG if der[at + 1] > _LONG else 0)
 
 
 def _behind(der: bytes, at: int) -> int:
-    """Return the position after an element."""
+    """Return the position after the DER element at `at`."""
     content = _content(der, at)
     return content + (int.from_bytes(der[at + 2 : content], "big") if der[at + 1] > _LONG else der[at + 1])

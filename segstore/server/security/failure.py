@@ -1,9 +1,9 @@
-"""`AuthenticationError`: a client is not who it says it is."""
+"""`AuthenticationError`: a client has failed to authenticate."""
 
 from __future__ import annotations
 
 
 class AuthenticationError(Exception):
-    """The message is for the client, and tells it no more than that it failed (Kafka:
+    """A failed authentication. The message is sent to the client, so it has no details (Kafka:
     SaslAuthenticationException).
     """

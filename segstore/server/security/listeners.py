@@ -1,4 +1,4 @@
-"""Listeners of a server, as a broker's settings name them: `listeners`, `advertised.listeners`,
+"""Parses the settings of a server's listeners: `listeners`, `advertised.listeners`,
 `listener.security.protocol.map`, and settings of one listener, `listener.name.<name>.<setting>` (Kafka:
 SocketServerConfigs, EndPoint, ListenerName.configPrefix). Threads: no state.
 """
@@ -19,8 +19,8 @@ _USERS = "users of all mechanisms are given by sasl_users, also in the form of s
 
 
 class ListenerSpec(NamedTuple):
-    """One listener: its name, the security protocol that clients speak there, where it listens, and what
-    clients are told to connect to, "HOST:PORT", None for where it listens.
+    """One listener: its name, security protocol, host and port, and its advertised address "HOST:PORT".
+    `advertised` is None if that is the same as host and port.
     """
 
     name: str
@@ -33,13 +33,13 @@ class ListenerSpec(NamedTuple):
 def parse_listeners(
     listeners: str, advertised: str | None, protocols: str, known: tuple[str, ...]
 ) -> tuple[ListenerSpec, ...]:
-    """Return the listeners that a server has. Raises ConfigError."""
+    """Parse the settings of all listeners. Raises ConfigError."""
     by_name = _protocols(protocols, known)
-    places, told = _places("listeners", listeners), _places("advertised.listeners", advertised or "")
+    places, shown = _places("listeners", listeners), _places("advertised.listeners", advertised or "")
     if not places:
         raise ConfigError(f"listeners={listeners!r}: {_FORM}")
     _check_ports(places)
-    for name in told.keys() - places.keys():
+    for name in shown.keys() - places.keys():
         raise ConfigError(f"advertised.listeners: {name} is none of the listeners {', '.join(places)}")
     found = []
     for name, (host, port) in places.items():
@@ -48,17 +48,18 @@ def parse_listeners(
                 f"listeners: what {name} speaks is not said: listener.security.protocol.map has "
                 f"{', '.join(by_name)}"
             )
-        found.append(ListenerSpec(name, by_name[name], host, port, _told(told.get(name))))
+        found.append(ListenerSpec(name, by_name[name], host, port, _address(shown.get(name))))
     return tuple(found)
 
 
 Own = dict[str, dict[str, Any]]
-"""Settings of single listeners, by the name of the listener."""
+"""Listener name -> settings of that listener alone."""
 
 
 def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
-    """Return the settings of all listeners, and those of single ones, `listener_name_<name>_<setting>`, of
-    which there may be those that are `allowed`. What is no mapping is left as it is. Raises ConfigError.
+    """Split settings into (settings of all listeners, settings of single listeners). The latter are named
+    `listener_name_<name>_<setting>`, with a setting in `allowed`. A `mapping` that is none is returned
+    unchanged. Raises ConfigError.
     """
     known = mapping if isinstance(mapping, Mapping) else {}
     given = [name for name in known if str(name).startswith(OWN_PREFIX)]
@@ -73,8 +74,8 @@ def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
 
 
 def _names(listeners: object) -> dict[str, str]:
-    """Return the listeners by what begins the names of their settings, the longest first: one name may begin
-    another one.
+    """Return the listeners by the prefixes of their settings' names, the longest prefix first, because one
+    may be the beginning of another.
     """
     if not isinstance(listeners, str):
         raise ConfigError("listener.name is for settings of listeners, which are missing")
@@ -99,7 +100,7 @@ def _parts(given: str, names: Mapping[str, str], allowed: tuple[str, ...]) -> tu
 
 
 def _protocols(text: str, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the protocol of each name; those of Kafka's protocols stand for themselves."""
+    """Return the security protocol of each listener name; the protocols' own names are included."""
     found = {protocol: protocol for protocol in known}
     for entry in filter(None, map(str.strip, text.split(","))):
         name, colon, protocol = entry.partition(":")
@@ -126,12 +127,12 @@ def _places(setting: str, text: str) -> dict[str, tuple[str, int]]:
 
 
 def _check_ports(places: dict[str, tuple[str, int]]) -> None:
-    ports = [port for _, port in places.values() if port]  # 0 is a port of the system's choice
+    ports = [port for _, port in places.values() if port]  # with 0 the system chooses the port
     if len({*ports}) < len(ports):
         raise ConfigError("listeners: each listener must have a different port")
 
 
-def _told(place: tuple[str, int] | None) -> str | None:
+def _address(place: tuple[str, int] | None) -> str | None:
     if place is None:
         return None
     host, port = place

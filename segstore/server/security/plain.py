@@ -1,4 +1,4 @@
-"""SASL/PLAIN: a name and a password in one message (RFC 4616; Kafka: PlainSaslServer). Threads: no shared
+"""SASL/PLAIN: user name and password in one message (RFC 4616; Kafka: PlainSaslServer). Threads: no shared
 state.
 """
 
@@ -9,8 +9,8 @@ from .users import Users
 
 
 class PlainExchange:
-    """The server's side. `principal` is set when the password was right; `name` is the one
-    that the client has given.
+    """The server's side of PLAIN. `name` is the client's user name; `principal` is set once the password was
+    verified.
     """
 
     def __init__(self, users: Users) -> None:
@@ -19,7 +19,7 @@ class PlainExchange:
         self.name = ""
 
     def respond(self, token: bytes) -> bytes:
-        """Judge the message, `[authorization id] NUL name NUL password`. Raises AuthenticationError."""
+        """Check the message `[authorization id] NUL name NUL password`. Raises AuthenticationError."""
         try:
             parts = token.decode("utf-8").split("\0")
         except UnicodeDecodeError:

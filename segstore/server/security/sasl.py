@@ -1,7 +1,7 @@
-"""`Sasl` and `SaslSession`: how a connection's client authenticates, and for how long that holds (KIP-43,
-KIP-152, KIP-368; Kafka: SaslServerAuthenticator).
+"""`Sasl` and `SaslSession`: the SASL authentication of a connection, and its lifetime (KIP-43, KIP-152,
+KIP-368; Kafka: SaslServerAuthenticator).
 
-    HANDSHAKE -> TOKENS -> DONE -> TOKENS -> DONE       a client that authenticates anew goes from DONE on
+    HANDSHAKE -> TOKENS -> DONE -> TOKENS -> DONE       a reauthentication begins in DONE
     any -> FAILED
 
 Threads: the loop's; `SaslSession.respond` is called in a worker, one call at a time.
@@ -29,23 +29,23 @@ from .users import Users, users_of
 
 _FIRST = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE})
 _LEAST_BETWEEN = 1.0
-"""Seconds between two re-authentications (Kafka: KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS)."""
+"""Least seconds between reauthentications (Kafka: KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS)."""
 
 
 class Mechanism(Protocol):
-    """The server's side of one exchange; `principal` is set at its end, `name` by the client's
-    first message that has one.
+    """The server's side of one authentication. `name` is set by the first client message with a user name,
+    `principal` at the successful end.
     """
 
     principal: str | None
     name: str
 
     def respond(self, token: bytes) -> bytes:
-        """Return the answer to the client's next message. Raises AuthenticationError."""
+        """Check the client's next message and return the answer. Raises AuthenticationError."""
 
 
 class Sasl:
-    """What all sessions of a server share."""
+    """The mechanisms, users and limits of a server's SASL sessions."""
 
     def __init__(self, config: SecurityConfig, users: Users, scram_users: ScramUsers) -> None:
         self.mechanisms = tuple(config.sasl_enabled_mechanisms.split(","))
@@ -54,14 +54,14 @@ class Sasl:
         self._users, self._scram_users = users, scram_users
 
     def knows(self, mechanism: str, name: str) -> bool:
-        """Return whether there is a user of that name, who may authenticate by the mechanism."""
+        """Return whether a user of this name exists, and may authenticate by the mechanism."""
         if mechanism not in self.mechanisms:
             return False
         return self._users.knows(name) or (mechanism != PLAIN and self._scram_users.knows(name, mechanism))
 
     def begin(self, mechanism: str) -> Mechanism:
-        """Return the server's side of a new exchange. Raises AuthenticationError for a mechanism that is not
-        served any more.
+        """Begin an authentication. Raises AuthenticationError if the mechanism was disabled since the
+        handshake.
         """
         if mechanism not in self.mechanisms:
             raise AuthenticationError(f"{mechanism} is not served any more")
@@ -75,7 +75,7 @@ class Sasl:
 
 
 class SaslState(Enum):
-    """How far a client has come."""
+    """States of a client's authentication; the module's docstring has the transitions."""
 
     HANDSHAKE = auto()
     TOKENS = auto()
@@ -88,7 +88,7 @@ def _nobody(_principal: str) -> None:
 
 
 class SaslSession:
-    """One connection's. `entered(principal)` is called when the client has authenticated."""
+    """The authentication of one connection. `entered(principal)` is called after its success."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class SaslSession:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sasl, self.state = sasl, SaslState.HANDSHAKE
-        self._judge = sasl  # of the exchange
+        self._judge = sasl  # the `Sasl` with which the current authentication began
         self._entered, self._clock = entered, clock
         self._exchange: Mechanism | None = None
         self._mechanism = ""
@@ -105,7 +105,7 @@ class SaslSession:
         self._until = self._begun = 0.0  # monotonic seconds
 
     def check(self, api: Api) -> None:
-        """Raise InvalidRequestError, which ends the connection, for a request that may not come now."""
+        """Raise InvalidRequestError, which ends the connection, for a request that is not allowed now."""
         if self.state is SaslState.DONE:
             if self._until and self._clock() > self._until and api is not Api.SASL_HANDSHAKE:
                 raise InvalidRequestError("its SASL session has expired")
@@ -115,8 +115,8 @@ class SaslSession:
             raise InvalidRequestError(f"{api.message} came before its client had authenticated")
 
     def begin(self, mechanism: str) -> Code:
-        """Begin an exchange, which a client that has authenticated may do anew. Returns an error code:
-        ILLEGAL_SASL_STATE leaves the session as it is, others end it.
+        """Begin an authentication or a reauthentication; return an error code. ILLEGAL_SASL_STATE does not
+        change the session, UNSUPPORTED_SASL_MECHANISM ends it.
         """
         now = self._clock()
         again = self.state is SaslState.DONE
@@ -131,41 +131,40 @@ class SaslSession:
 
     @property
     def has_failed(self) -> bool:
-        """Return whether the client could not authenticate."""
+        """Whether the client has failed to authenticate."""
         return self.state is SaslState.FAILED
 
     @property
     def mechanism(self) -> str:
-        """Return the mechanism of the last exchange that has begun; "" before the first one."""
+        """The mechanism of the last authentication that has begun, "" before the first."""
         return self._mechanism
 
     @property
     def name(self) -> str:
-        """Return the name that the client has given in the exchange under way, which nothing may have proved;
-        "" for none.
-        """
+        """The client's user name in the current authentication, not verified yet; "" for none."""
         return "" if self._exchange is None else self._exchange.name
 
     def abandon(self) -> None:
-        """Tell nobody of the client any more: its connection is closed."""
+        """Disable the call of `entered`, because the connection is closed."""
         self._entered = _nobody
 
     def fail(self) -> None:
-        """Let nothing more come."""
+        """End the session as failed; no further request is allowed."""
         self.state, self._exchange = SaslState.FAILED, None
 
     def respond(self, token: bytes) -> bytes:
-        """Return the answer to a token; `finish` has to be called after it. Raises AuthenticationError; any
-        other error is a user callable's.
+        """Check a token in a worker, and return the answer; the loop then calls `finish`. Raises
+        AuthenticationError, and the errors of the application's callable.
         """
-        if self._exchange is None:  # not before: the users may have changed since the handshake
+        if self._exchange is None:  # only now, because the users may have changed since the handshake
             self._judge = self.sasl
             self._exchange = self._judge.begin(self._mechanism)
         return self._exchange.respond(token)
 
     def finish(self) -> int:
-        """Take note of what `respond` has found out; returns the session's lifetime in ms, 0 for ever and
-        before the end of the exchange. Raises AuthenticationError for another principal than before.
+        """Apply the result of `respond`; return the session's lifetime in ms, 0 for no limit, or if the
+        authentication is not complete. Raises AuthenticationError if the user was removed, or if a
+        reauthentication has another principal.
         """
         assert self._exchange is not None
         principal = self._exchange.principal
@@ -182,8 +181,8 @@ class SaslSession:
 
 
 def sasl_of(store: Store, config: SecurityConfig) -> Sasl:
-    """Return what the sessions of a server share, if its clients authenticate by SASL. Raises
-    InvalidArgumentError, StorageError for a file of users that can't be read; CorruptCheckpointError.
+    """Make the `Sasl` of a server from its settings and the store's SCRAM credentials. Raises
+    InvalidArgumentError or StorageError for a file of users that can't be read, and CorruptCheckpointError.
     """
     users = users_of(config.sasl_users)
     return Sasl(config, users, ScramUsers(scram_credentials(store), users))

@@ -1,5 +1,5 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512: credentials, and the server's side of an exchange (RFC 5802, RFC 7677;
-Kafka: ScramFormatter, ScramSaslServer). Threads: no shared state.
+"""SCRAM-SHA-256 and SCRAM-SHA-512: credentials, and the server's side of an authentication (RFC 5802,
+RFC 7677; Kafka: ScramFormatter, ScramSaslServer). Threads: no shared state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from segstore.storage.meta.scram_credentials import ScramCredential
 from .failure import AuthenticationError
 
 CODES = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""The mechanisms by their codes on the wire (org.apache.kafka.clients.admin.ScramMechanism)."""
+"""Code on the wire -> mechanism (org.apache.kafka.clients.admin.ScramMechanism)."""
 _SALT_BYTES, _NONCE_BYTES = 20, 24
 _FIRST = re.compile(
     r"n,(?:a=(?P<authzid>[^,]+))?,n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>,.*)?"
@@ -33,20 +33,21 @@ _FINAL = re.compile(r"(?P<bare>c=(?P<binding>[^,]+),r=(?P<nonce>[^,]+)(?:,.*)?),
 
 
 def of_salted(mechanism: str, salt: bytes, iterations: int, salted: bytes) -> ScramCredential:
-    """Return the credential of a password that was salted."""
+    """Return the credential of a salted password."""
     keys = keys_of(mechanism, salted)
     return ScramCredential(salt, keys.stored_key, keys.server_key, iterations)
 
 
 def of_password(mechanism: str, password: str, iterations: int = LEAST_ITERATIONS) -> ScramCredential:
-    """Return a credential of a password with a new salt. It takes milliseconds, by intention."""
+    """Return the credential of a password, with a new salt. Takes milliseconds, to slow down guessing."""
     salt = secrets.token_bytes(_SALT_BYTES)
     return of_salted(mechanism, salt, iterations, salted_password(mechanism, password, salt, iterations))
 
 
 def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
-    """Return a credential for a user that there is not, always the same for a name, by which nobody can
-    authenticate: the answers do not tell which users there are.
+    """Return a credential for a name without a user, by which nobody can authenticate.
+
+    Its salt is always the same for a name, so that answers don't reveal which users exist.
     """
     kind = HASHES[mechanism]
     salt = hmac.digest(secret, b"salt" + name.encode("utf-8", "surrogatepass"), kind)[:_SALT_BYTES]
@@ -55,8 +56,8 @@ def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
 
 
 class ScramExchange:
-    """The server's side of one exchange. `find` returns the credential of a name. `principal` is set when the
-    client has proved that it knows the password; `name` is the one that it has given.
+    """The server's side of SCRAM. `find` returns the credential of a name. `name` is the client's user name;
+    `principal` is set once the client has proved that it knows the password.
     """
 
     def __init__(
@@ -69,16 +70,16 @@ class ScramExchange:
         self.principal: str | None = None
 
     def respond(self, token: bytes) -> bytes:
-        """Return the server's answer to the client's next message. Raises AuthenticationError."""
+        """Check the client's next message and return the answer. Raises AuthenticationError."""
         try:
             text = token.decode("utf-8")
             answer = self._begin(text) if self._credential is None else self._end(text, self._credential)
-        except ValueError as error:  # no UTF-8, or no base64
+        except ValueError as error:  # invalid UTF-8 or base64
             raise self._failed() from error
         return answer.encode()
 
     def _begin(self, text: str) -> str:
-        """Answer client-first-message by server-first-message."""
+        """Return the server-first-message for a client-first-message."""
         found = _FIRST.fullmatch(text)
         if found is None or found["more"]:  # extensions, such as those of delegation tokens
             raise self._failed()
@@ -95,7 +96,7 @@ class ScramExchange:
         return first
 
     def _end(self, text: str, held: ScramCredential) -> str:
-        """Answer client-final-message by server-final-message, where its proof is right."""
+        """Verify the proof of a client-final-message, and return the server-final-message."""
         found = _FINAL.fullmatch(text)
         if found is None or self.principal is not None:
             raise self._failed()

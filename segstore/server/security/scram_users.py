@@ -1,7 +1,6 @@
-"""`ScramUsers`: the credentials by which SCRAM judges a name: those that the store keeps, else one that
-is made of a known password.
+"""`ScramUsers`: finds the SCRAM credential of a name: stored in the store, or made from a known password.
 
-On disk: what the store keeps. Threads: any.
+On disk: the store's SCRAM credentials. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .users import Users
 
 
 class ScramUsers:
-    """A credential of a password is made once, in a worker, and kept in memory."""
+    """Finds SCRAM credentials. A credential is made from a password once, in a worker, and cached."""
 
     def __init__(self, stored: ScramCredentials, users: Users) -> None:
         self._stored, self._users = stored, users
@@ -27,11 +26,11 @@ class ScramUsers:
         self._lock, self._secret = Mutex(), secrets.token_bytes(32)
 
     def finder(self, mechanism: str) -> Callable[[str], ScramCredential]:
-        """Return what finds the credential of a name."""
+        """Return a function that finds the credential of a name for this mechanism."""
         return partial(self._find, mechanism)
 
     def knows(self, name: str, mechanism: str) -> bool:
-        """Return whether a credential of that name is stored."""
+        """Return whether the store has a credential of this name for the mechanism."""
         return self._stored.find(name, mechanism) is not None
 
     def _find(self, mechanism: str, name: str) -> ScramCredential:

@@ -1,6 +1,6 @@
-"""`SecurityConfig`: the settings of a server's security, by the names of a Kafka broker's where it has them.
+"""`SecurityConfig`: the settings of a server's security, with Kafka's names for settings that Kafka has.
 
-Nothing is on disk: files that settings name are read when a server starts. Threads: any; immutable.
+Owns nothing on disk; the files that the settings name are read when a server starts. Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _OF_CLIENTS = (
     "ssl_truststore_type",
 )
 OWN = ("max_connections", "max_connection_creation_rate", "sasl_server_max_receive_size", *_OF_CLIENTS)
-"""What each listener may have for itself."""
+"""Settings that may be set for a single listener."""
 RELOADED = ("allow", "super_users", *_OF_CLIENTS)
-"""What may change while a server runs."""
+"""Settings that `Server.reload` may change."""
 
 
 def may_change(name: str) -> bool:
-    """Return whether a setting, also one of a single listener, may change while a server runs."""
+    """Return whether `Server.reload` may change a setting, also for a single listener."""
     return name in RELOADED or (name.startswith(OWN_PREFIX) and name.endswith(RELOADED))
 
 
 def _users(value: object) -> Any:
-    """Read `sasl_users`. A mapping is copied, so that later changes of it mean nothing; a path is settled."""
+    """Parse `sasl_users`: copy a mapping, make a path absolute, return a callable unchanged."""
     if isinstance(value, Mapping):
         if not all(_is_word(name) and _is_word(word) for name, word in value.items()):
             raise ValueError
@@ -72,13 +72,13 @@ def _is_word(value: object) -> bool:
 
 
 def _rules(value: object) -> tuple[Rule, ...]:
-    """Read `allow`: entries, or one text with an entry a line."""
+    """Parse `allow`: entries, or one text with an entry on each line."""
     entries = value.splitlines() if isinstance(value, str) else value
     if not isinstance(entries, Iterable):
         raise ValueError
     found: list[Rule] = []
     for entry in entries:
-        if isinstance(entry, Rule):  # read before
+        if isinstance(entry, Rule):  # parsed already
             found.append(entry)
             continue
         if not isinstance(entry, str):
@@ -101,14 +101,14 @@ def _super_users(value: object) -> str:
 
 
 def _merged(held: Own, given: Own) -> Own:
-    """Return the settings of single listeners of both; None takes one away."""
+    """Return `held`, overwritten by `given`, the settings of single listeners; None removes a setting."""
     both = {name: {**held.get(name, {}), **given.get(name, {})} for name in {**held, **given}}
     return {name: {k: v for k, v in own.items() if v is not None} for name, own in both.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityConfig(Settings):
-    """Settings of one server's listener and of its users."""
+    """The settings of a server's listeners, users and rights."""
 
     security_protocol: str = choice(
         PLAINTEXT, PROTOCOLS, "whether clients use TLS (SSL), and whether they authenticate by SASL"
@@ -193,7 +193,7 @@ class SecurityConfig(Settings):
         _rules,
     )
     of_listeners: Own = field(default_factory=dict, repr=False)
-    """Settings that one listener has in place of those of all."""
+    """Listener name -> settings that replace the common settings for this listener."""
 
     @classmethod
     def _values(cls, mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,18 +202,18 @@ class SecurityConfig(Settings):
 
     @property
     def specs(self) -> tuple[ListenerSpec, ...]:
-        """Return the `listeners`; none where the setting was not made. Raises ConfigError."""
+        """The parsed `listeners`, empty without that setting. Raises ConfigError."""
         if self.listeners is None:
             return ()
         protocols = self.listener_security_protocol_map or ""
         return parse_listeners(self.listeners, self.advertised_listeners, protocols, PROTOCOLS)
 
     def by_listener(self) -> list[Self]:
-        """Return the settings of each listener, in their order. Raises ConfigError as `of_listener`."""
+        """Return the settings of each listener, in the order of `listeners`. Raises ConfigError."""
         return [self.of_listener(spec) for spec in self.specs] or [self]
 
     def of_listener(self, spec: ListenerSpec) -> Self:
-        """Return the settings of one of the listeners. Raises ConfigError where its protocol needs others."""
+        """Return the settings of one listener. Raises ConfigError if its protocol needs another setting."""
         try:
             return replace(
                 self,
@@ -228,8 +228,8 @@ class SecurityConfig(Settings):
             raise ConfigError(f"listener {spec.name}: {error}") from None
 
     def changed(self, given: Mapping[str, Any]) -> Self:
-        """Return these settings with those that are `given`; None takes one back to its default. Raises
-        ConfigError, also for a setting that can't change while a server runs.
+        """Return these settings, changed by `given`; None resets a setting to its default. Raises
+        ConfigError, also for a setting that `Server.reload` may not change.
         """
         fixed = [name for name in given if not may_change(name)]
         if fixed:
@@ -249,17 +249,17 @@ class SecurityConfig(Settings):
 
     @property
     def uses_tls(self) -> bool:
-        """Return whether connections are encrypted."""
+        """Whether connections are encrypted."""
         return self.security_protocol in (SSL, SASL_SSL)
 
     @property
     def uses_sasl(self) -> bool:
-        """Return whether clients have to authenticate by SASL."""
+        """Whether clients must authenticate by SASL."""
         return self.security_protocol in (SASL_PLAINTEXT, SASL_SSL)
 
     def conflict(self) -> str | None:
-        """Return a message where the settings contradict each other (Kafka: DefaultSslEngineFactory). Raises
-        ConfigError.
+        """Return a message if settings contradict each other, else None (Kafka: DefaultSslEngineFactory).
+        Raises ConfigError for a single listener.
         """
         if self.listeners is None and (self.advertised_listeners or self.listener_security_protocol_map):
             return (

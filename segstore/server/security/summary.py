@@ -1,5 +1,5 @@
-"""What an operator is told of a server's security: how a listener is secured, and who may do what. It has no
-secrets and no names of users. Threads: no state.
+"""Summaries of a server's security for an operator: the protection of a listener, and the rights of clients.
+They have no secrets and no user names. Threads: no state.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from .settings import SecurityConfig
 
 
 def protection(config: SecurityConfig) -> str:
-    """Return how one listener is secured: "TLS, SCRAM-SHA-256 or PLAIN"."""
+    """Summarize the protection of one listener, for example "TLS, SCRAM-SHA-256 or PLAIN"."""
     wire = "TLS" if config.uses_tls else "not encrypted"
     if config.uses_sasl:
         return f"{wire}, {' or '.join(config.sasl_enabled_mechanisms.split(','))}"
@@ -19,7 +19,7 @@ def protection(config: SecurityConfig) -> str:
 
 
 def rights(config: SecurityConfig) -> str:
-    """Return who may do what: "everybody may do everything", or how many may do what."""
+    """Summarize the rights: "everybody may do everything", or the numbers of clauses and super users."""
     if config.allow is None and not config.super_users:
         return "everybody may do everything"
     clauses = _counted(len(config.allow or ()), "clause")

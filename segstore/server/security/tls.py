@@ -1,7 +1,7 @@
-"""The TLS context of a server, out of its settings, and the principal of a client's certificate.
+"""The TLS context of a server, made from its settings, and the principal of a client's certificate.
 
-On disk: the files that settings name are read once. Certificates and keys that are given as texts, which the
-library takes from files only, lie in memory while they are read. Threads: any; no state.
+On disk: reads the files that the settings name, once. A certificate and key given as texts are put into an
+in-memory file, because the library reads only files. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _SHORT = {
 
 
 def tls_context(config: SecurityConfig) -> ssl.SSLContext:
-    """Return the context of a server whose connections are encrypted. Raises ConfigError, which names the
-    setting, and tells nothing of the key.
+    """Make the TLS context of a server. Raises ConfigError, which names the setting, but shows nothing of the
+    key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = sorted(_VERSIONS[each] for each in config.ssl_enabled_protocols.split(","))
@@ -54,7 +54,7 @@ def _load_key(context: ssl.SSLContext, config: SecurityConfig) -> None:
             path = stack.enter_context(memory_file(both.encode()))
         try:
             check_regular(path)
-            # A password is always given: without one the library would ask for it at the terminal.
+            # Always with a password: without one the library would ask for it at the terminal.
             context.load_cert_chain(path, password=config.ssl_key_password or "")
         except (OSError, ValueError) as error:
             where = f"={path!r}" if name == "ssl_keystore_location" else ""
@@ -79,9 +79,9 @@ def _why(error: Exception) -> str:
 
 
 def subject(certificate: Any) -> str | None:
-    """Return the distinguished name of a certificate's subject, as Java writes it (RFC 2253:
-    X500Principal.getName), the last part first; None where the client showed none. `certificate` is as
-    `SSLObject.getpeercert` returns it.
+    """Return the distinguished name of a certificate's subject in Java's form (RFC 2253:
+    X500Principal.getName), with the last part first; None without a certificate. `certificate` is the result
+    of `SSLObject.getpeercert`.
     """
     if not certificate or not certificate.get("subject"):
         return None

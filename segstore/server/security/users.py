@@ -1,8 +1,8 @@
-"""`Users`: who may authenticate by a password that is known: a mapping, a file, or a callable that decides
-(Kafka: PlainServerCallbackHandler).
+"""`Users`: users with passwords, from a mapping, a file, or a callable that checks a password (Kafka:
+PlainServerCallbackHandler).
 
-On disk: the file is read once. It has a line `name:password` for each user, and lines that begin with "#"; or
-Kafka's JAAS entry with `user_NAME="password"`. Threads: any.
+On disk: the file is read once. It has a line `name:password` for each user, and comments that begin with "#";
+or it is Kafka's JAAS entry with `user_NAME="password"`. Threads: any.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _JAAS = re.compile(r'\buser_([^\s="]+)\s*=\s*"((?:[^"\\]|\\.)+)"')
 
 
 class Users:
-    """Passwords by name, or what judges them. Its repr shows no password."""
+    """Passwords by user name, or a callable that checks them. The repr shows no password."""
 
     def __init__(
         self, passwords: Mapping[str, str] | None = None, check: Callable[[str, str], object] | None = None
@@ -35,9 +35,7 @@ class Users:
         return len(self._passwords)
 
     def may_enter(self, name: str, password: str) -> bool:
-        """Return whether this is the user's password. How long that takes does not tell where a wrong one
-        begins to differ.
-        """
+        """Return whether this is the user's password, in a time that is independent of the differing byte."""
         if self._check is not None:
             return bool(self._check(name, password))
         held = self._passwords.get(name)
@@ -45,11 +43,11 @@ class Users:
         return same and held is not None
 
     def knows(self, name: str) -> bool:
-        """Return whether there is a user of that name; only a callable could tell, it may be so."""
+        """Return whether a user of this name exists; always True with a callable."""
         return self._check is not None or name in self._passwords
 
     def password_of(self, name: str) -> str | None:
-        """Return a user's password, None where it is not known."""
+        """Return a user's password, None if it is unknown."""
         return self._passwords.get(name)
 
 
@@ -58,8 +56,8 @@ def _bytes(text: str) -> bytes:
 
 
 def users_of(source: Any) -> Users:
-    """Return the users of `sasl_users`, as the setting was read. Raises InvalidArgumentError for a file that
-    is not in either form, StorageError.
+    """Return the users of the parsed setting `sasl_users`. Raises InvalidArgumentError for a malformed file,
+    and StorageError.
     """
     if source is None:
         return Users()
@@ -71,9 +69,7 @@ def users_of(source: Any) -> Users:
 
 
 def check_path_of_users(path: str) -> None:
-    """Raise InvalidArgumentError, which does not show it, if this is no file, and perhaps a user with a
-    password.
-    """
+    """Raise InvalidArgumentError if the path looks like NAME:PASSWORD; the message does not show it."""
     if ":" in path and not is_there(path):
         raise InvalidArgumentError("sasl_users is the path of a file of users, and no user with a password")
 
@@ -83,7 +79,7 @@ def _read(path: str) -> dict[str, str]:
     with os_errors():
         data = read_given(path, _MOST_BYTES)
     try:
-        text = data.decode("utf-8-sig")  # editors of Windows begin a file with a mark
+        text = data.decode("utf-8-sig")  # Windows editors write a byte order mark
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"sasl_users={path!r}: the file is not UTF-8") from None
     if "LoginModule" in text:
@@ -99,7 +95,7 @@ def _read(path: str) -> dict[str, str]:
 
 
 def jaas_users(text: str) -> dict[str, str]:
-    """Return the passwords by name of Kafka's JAAS entries, `user_NAME="password"`."""
+    """Return name -> password of the entries `user_NAME="password"` in a JAAS configuration."""
     return {name: re.sub(r"\\(.)", r"\1", password) for name, password in _JAAS.findall(text)}
 
 
@@ -108,7 +104,7 @@ def _counts(line: str) -> bool:
 
 
 def _line(path: str, number: int, line: str) -> tuple[str, str]:
-    """Return name and password of a line, which may have colons itself."""
+    """Return (name, password) of a line; the password may contain colons."""
     name, _, password = line.partition(":")
     if not name.strip() or not password or "\0" in line:
         raise InvalidArgumentError(f"sasl_users={path!r}: line {number} is not NAME:PASSWORD")

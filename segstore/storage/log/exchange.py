@@ -1,9 +1,9 @@
-"""`NativeExchange`: requests of one connection that match a template, each of which one call of C receives,
-does and answers (`_native/exchange.c`): a produce by the native tail, a fetch of a few batches by one look at
-one segment.
+"""`NativeExchange`: requests of one connection that match a template. One call of C (`_native/exchange.c`)
+receives a request, executes it and sends the answer: a produce by the native tail, a fetch of a few batches
+from one segment.
 
-On disk are the log's files, written and read as by `append_as_leader` and `stretch`, which do the requests
-that C leaves. Threads: an exchange belongs to one thread at a time.
+On disk: writes and reads the log's files in the same form as `append_as_leader` and `stretch`, which handle
+requests that C refuses. Threads: an exchange belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NOTHING, _NO_RECORDS = MessageTemplate(b"", []), RecordsFrame(False, b"")
 
 
 class CopyLimits(NamedTuple):
-    """The bytes of batches that C copies into an answer: `most` are wanted, below `least` there is no answer
-    yet, and above `longest` the batches are not copied. `committed`: C leaves batches of transactions.
+    """Limits of the batches that C copies into an answer, in bytes: at most `most`; below `least` there is no
+    answer yet; above `longest` C does not copy. `committed`: C does not answer with transactional batches.
     """
 
     most: int
@@ -34,9 +34,11 @@ class CopyLimits(NamedTuple):
 
 
 class NativeExchange:
-    """`c` is the struct for C. Requests match `asked`, and are answered by `answer`, of which the first hole
-    is the correlation id. `counts`, a `seg_counts *`, counts the answers that are sent whole. `begin` comes
-    before each call: its memory is the caller's, and not kept.
+    """The templates and memory of C's calls; `c` is the struct for C.
+
+    Requests match the template `asked`, and answers are made from `answer`, whose first hole is the
+    correlation id. `counts`, a `seg_counts *`, counts completely sent answers. `begin` sets the memory before
+    each call; the memory is needed during the call only.
     """
 
     __slots__ = ("_header", "_owners", "c", "committed")
@@ -61,7 +63,7 @@ class NativeExchange:
             self._owners.append(counts)
 
     def _put(self, name: str, template: MessageTemplate) -> None:
-        """Describe a template to C, as `seg_message` (exchange.h)."""
+        """Copy a template into a `seg_message` of the struct (exchange.h)."""
         c, records = getattr(self.c, name), template.records or _NO_RECORDS
         front, end = held("uint8_t[]", template.front), held("uint8_t[]", records.end)
         self._owners += [front, end]
@@ -71,23 +73,23 @@ class NativeExchange:
             c.holes[slot] = hole.at, hole.width
 
     def begin(self, room: Any) -> None:
-        """Receive into `room`, a `uint8_t[]`."""
+        """Set the memory for the next request and answer, a `uint8_t[]`."""
         self.c.room, self.c.room_len = room, len(room)
 
     @property
     def request(self) -> memoryview:
-        """Return the request that was received, without its size."""
+        """The received request, without its size."""
         return memoryview(ffi.buffer(self.c.room, self.c.received)[SIZE:])
 
     @property
     def rest(self) -> bytearray:
-        """Return what the socket has not taken of the answer."""
+        """The unsent part of the answer."""
         c = self.c
         return bytearray(ffi.buffer(c.room, c.received + c.answered)[c.received + c.sent :])
 
     def produce(self, partition: Partition, sock: int) -> bool | None:
-        """Receive a request, and append its batch; return whether it is answered. None, and nothing was
-        received: another way has to be taken. Raises StorageError: the batch is not in the log.
+        """Receive a request, append its batch and answer; return whether C has answered. Return None, without
+        receiving, if C can't be used. Raises StorageError: the batch is not in the log.
         """
         tail, validator = partition.tail.native, partition.validator
         if tail.on_append or tail.flush_left or partition.acks is not None or not tail.c.open:
