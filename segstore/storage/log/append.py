@@ -3,8 +3,8 @@
 A usual record is appended by one call of C, `append_short` (`_native/tail_append.c`), a list of records by
 `append_list`. An application's other records come by `append_one` and `append_columns`, a producer's by
 `append_record`, `append_batches` and `append_pieces` (a file of its own). They are encoded and compressed
-here; then `append` has C write their batches (`_write_short`), and what C leaves (`SLOW`) is for `write`,
-which takes the append token. Threads: any.
+here; then `append` has C write their batches (`_write_short`). Batches that C leaves (`SLOW`) go to
+`Partition.put`, which takes the append token. Threads: any.
 """
 
 from __future__ import annotations
