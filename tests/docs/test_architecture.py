@@ -11,7 +11,7 @@ NAMED = re.compile(r"`([\w/]+\.(?:py|c|h))`")
 
 
 def exists(name: str) -> bool:
-    """Return whether a name is a path below the package or the repository, or the end of one in the package."""
+    """Return whether a name is a path below the package or the repository, or ends one in the package."""
     return any((place / name).exists() for place in (PACKAGE, REPOSITORY)) or any(PACKAGE.rglob(name))
 
 
