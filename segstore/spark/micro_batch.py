@@ -1,7 +1,7 @@
-"""What a micro-batch is to read of a partition: it compares offsets of the query's checkpoint with the log,
-and tells of what was lost.
+"""The offsets that a micro-batch reads of a partition: it compares the offsets of the query's checkpoint with
+the log, and reports data loss.
 
-On disk: only reads. Threads: one, that which plans.
+On disk: only reads. Threads: one, that of the planner.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from segstore.spark.plan import Lookup, PlannedRange, taken_back
 def range_of(
     lookup: Lookup, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch
 ) -> tuple[PlannedRange, OffsetAndEpoch | None] | None:
-    """Return the offsets to read, and the position of their end where the log has it as the plan said; None
-    where the partition is gone. A new partition, without a `start`, is read from its first record.
+    """Return (offsets to read, position of their end), or None if the partition is gone. The position is None
+    if the log does not have the planned end. A new partition, without a `start`, is read from its first
+    record.
 
-    Raises DataLossError if records were deleted, or taken back by an election or a restore of an older copy,
-    unless failOnDataLoss is false: then reading goes on with the records that are there, from where the logs
-    part.
+    Raises DataLossError if records were deleted, or truncated by an election or a restore of an older copy.
+    If failOnDataLoss is false, reading goes on with the existing records from the offset at which the logs
+    differ.
     """
     try:
         there = lookup.logs.there(partition, start, end)
@@ -36,7 +37,7 @@ def range_of(
         lookup.lost(taken_back(partition, end, there.end))
     else:
         _check_there(lookup, partition, there, begin, end.offset)
-    # If the logs part before the end, the next micro-batch goes on there: no record comes twice.
+    # If the logs differ before the end, the next micro-batch begins at that offset: no record comes twice.
     stop = max(begin, there.end) if 0 <= there.end < end.offset else end.offset
     found = PlannedRange(partition, max(begin, there.first), min(stop, there.last))
     return found, end if found.end == end.offset and there.end == end.offset else None
