@@ -96,7 +96,9 @@ def absolute(option: str, given: str) -> str:
 
 
 def is_archive(path: str) -> bool:
-    """Return whether a path is that of an archive: a URI of another file system, or a directory with claims."""
+    """Return whether a path is that of an archive: a URI of another file system, or a directory with
+    claims.
+    """
     if not path or is_archive_uri(path):
         return bool(path)
     try:

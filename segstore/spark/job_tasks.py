@@ -69,7 +69,9 @@ def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Re
 
 
 def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) -> list[list[Piece]]:
-    """Group neighbouring pieces until each group has the size `enough`, because a task costs time to start."""
+    """Group neighbouring pieces until each group has the size `enough`, because a task costs time to
+    start.
+    """
     made: list[list[Piece]] = []
     held = enough
     for piece in pieces:

@@ -200,7 +200,9 @@ class PlainLogs:
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of the batch that has an offset (`batch_edge`). Raises the errors of `ask`."""
+        """Return the base offset of the batch that has an offset (`batch_edge`). Raises the errors of
+        `ask`.
+        """
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
@@ -322,7 +324,9 @@ class ReplicatedLogs:
         return self._reader.places(*partition)
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of the batch that has an offset (`batch_edge`). Raises the errors of `ask`."""
+        """Return the base offset of the batch that has an offset (`batch_edge`). Raises the errors of
+        `ask`.
+        """
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:

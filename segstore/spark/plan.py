@@ -44,8 +44,8 @@ class PlannedRange(NamedTuple):
 def divide(
     ranges: list[PlannedRange], least_parts: int | None, most_records: int | None, edge: Edge
 ) -> list[PlannedRange]:
-    """Return ranges that together are `ranges`: none of more than `most_records` offsets, about
-    `least_parts` of them or more, without empty ones.
+    """Cut `ranges` into parts of at most `most_records` offsets, about `least_parts` of them or more. Empty
+    ranges are left out.
     """
     parts = [each for each in ranges if each.size]
     if most_records is not None:
@@ -153,7 +153,9 @@ class Lookup(Closing):
         return found
 
     def latest(self, partitions: list[TopicPartition], begin: Positions | None = None) -> Positions:
-        """Return the present end of each partition that still exists; `begin` has the ends of the last read."""
+        """Return the present end of each partition that still exists; `begin` has the ends of the last
+        read.
+        """
         found: Positions = {}
         for each in partitions:
             try:

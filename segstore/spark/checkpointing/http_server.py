@@ -178,7 +178,9 @@ Serve = Callable[[CheckpointRequest], Response | None]
 
 
 class CheckpointServer:
-    """An HTTP server that runs from its construction on. The constructor raises OSError if the port is taken."""
+    """An HTTP server that runs from its construction on. The constructor raises OSError if the port is
+    taken.
+    """
 
     def __init__(self, serve: Serve, port: int = 0) -> None:
         self._serve = serve

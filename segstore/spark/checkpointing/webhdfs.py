@@ -374,7 +374,9 @@ def _guarded(run: Callable[[], Response]) -> Response:
 def _struck(
     faults: list[OperationFault], name: str, path: str, *, after: bool
 ) -> Response | OperationFault | None:
-    """Return the failure that a fault makes of the answer, or the fault if it cuts the connection, else None."""
+    """Return the failure that a fault makes of the answer, or the fault if it cuts the connection, else
+    None.
+    """
     for fault in (fault for fault in faults if fault.after is after):
         if fault.kind == "delay":
             time.sleep(fault.seconds)
