@@ -1,5 +1,5 @@
-"""`segstore bench`: measurements of why a log is fast. On disk: the measurements write into directories of
-their own; results go where the user wants them. Threads: one.
+"""`segstore bench`: measurements that show why a log is fast. On disk: the measurements write into
+directories of their own; results go to the user's directory. Threads: one.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def report(directory: str) -> None:
 
 # --- command options ---------------------------------------------------------------------------
 
-# Here are the options that measurements share, and the progress that is shown while they run. Nothing else
-# may run during a measurement: so progress is drawn between measurements, and has no thread of its own.
+# Here are the options that measurements share, and their progress bar. No other thread may run during a
+# measurement, so progress is drawn between measurements.
 
 F = TypeVar("F", bound=Callable[..., Any])
 QUICK_RUNS = 1
@@ -62,9 +62,7 @@ _EVERY = 0.1  # seconds between two updates of the bar
 
 
 def directory_option(command: F) -> F:
-    """Add the option --directory DIR, which gives the argument `directory`; it is None where the option was
-    not given.
-    """
+    """Add the option --directory DIR, which sets the argument `directory`, or None without the option."""
     return click.option(
         "--directory",
         metavar="DIR",
@@ -75,7 +73,7 @@ def directory_option(command: F) -> F:
 
 
 def out_option(command: F) -> F:
-    """Add the option --out DIR, which gives the argument `out`."""
+    """Add the option --out DIR, which sets the argument `out`."""
     return click.option(
         "--out",
         metavar="DIR",
@@ -85,7 +83,7 @@ def out_option(command: F) -> F:
 
 
 def effort_options(default: int = RUNS) -> Callable[[F], F]:
-    """Return a decorator that adds the options --quick and --runs N, which give the arguments `quick` and
+    """Return a decorator that adds the options --quick and --runs N, which set the arguments `quick` and
     `runs`.
     """
     quick = click.option(
@@ -110,15 +108,15 @@ def effort_options(default: int = RUNS) -> Callable[[F], F]:
 
 
 def json_option(command: F) -> F:
-    """Add the option --json, which gives the argument `as_json`."""
+    """Add the option --json, which sets the argument `as_json`."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else."
     )(command)
 
 
 def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any, ...] | None]:
-    """Return a callback for an option that takes a list of names. It gives the values that are named, in the
-    order of `known`.
+    """Return a callback for an option that takes a list of names. It returns the named values, in the order
+    of `known`.
     """
     values = known if isinstance(known, Mapping) else {name: name for name in known}
 
@@ -135,7 +133,7 @@ def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any
 
 @contextmanager
 def progress_shown(what: str) -> Iterator[results.Progress]:
-    """Show a progress bar on standard error, if that is a terminal; yield the function to which measurements
+    """Show a progress bar on standard error, if that is a terminal. Yield the function to which measurements
     report their progress.
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -150,7 +148,8 @@ def progress_shown(what: str) -> Iterator[results.Progress]:
         def report(done: int, total: int, now: str) -> None:
             nonlocal seen, said
             bar.update(task, completed=done, total=total, description=f"{what}: {now}")
-            if now != said or time.monotonic() - seen >= _EVERY:  # what is measured now may take long
+            # The next run may take long, so its name is shown at once.
+            if now != said or time.monotonic() - seen >= _EVERY:
                 seen, said = time.monotonic(), now
                 bar.refresh()
 
@@ -221,7 +220,7 @@ def _write(chosen_study: Study, outcome: Results, out: str) -> None:
 
 @contextmanager
 def _pictures_left_out() -> Iterator[None]:
-    """Run a block that draws; without matplotlib, say that there are no pictures, and go on."""
+    """Run a block that draws. Without matplotlib, report that no pictures are drawn, and go on."""
     try:
         yield
     except MissingPackageError as error:

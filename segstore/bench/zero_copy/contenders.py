@@ -1,10 +1,11 @@
 """Two senders that `log.transfer` does not have: MSG_ZEROCOPY and io_uring's send_zc, both to TCP only.
 
-They are exhibits: over loopback the kernel copies after all, and what they gain only a network card shows.
-`send_log` drives a transfer by either, through the same look-up of batches as `PartitionLog.transfer`.
+Here they are only demonstrations: over loopback the kernel copies after all, and only a network card would
+show their gain. `send_log` drives a transfer by either, through the same look-up of batches as
+`PartitionLog.transfer`.
 
-On disk files are only read. Threads: a window, ring or sender is one transfer's at a time. Errors are the
-system's, as those of `segstore.sending`.
+On disk files are only read. Threads: a window, ring or sender belongs to one transfer at a time. Errors are
+the system's, as in `segstore.sending`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ZEROCOPY, IO_URING = "zerocopy", "io_uring"
 
 
 class ErrorQueueNotices(NamedTuple):
-    """What was read from a socket's error queue (`seg_noticed` in contract/zerocopy.h)."""
+    """Notices that were read from a socket's error queue (`seg_noticed` in contract/zerocopy.h)."""
 
     sends: int
     copied: int
@@ -46,13 +47,12 @@ _PROBES: dict[str, tuple[str, Callable[[], int]]] = {
 
 
 class ExhibitFiles(Files):
-    """`Files` with the calls that the two senders make. Windows are `seg_window *`, rings `seg_ring *`, of
-    contract/; an EFAULT is of the source, whose bytes can't be read: the file has been cut, or the disk
-    failed.
+    """`Files` with the calls of the two senders. Windows are `seg_window *`, rings `seg_ring *`, of
+    contract/. EFAULT means that the source's bytes can't be read: the file was truncated, or the disk failed.
     """
 
     def why_not(self, method: str) -> str | None:
-        """Return None where this system has what a method needs, else the call that fails, and how."""
+        """Return None if this system supports a method, else the call that fails and its error."""
         if method not in _PROBES:
             return super().why_not(method)
         what, probe = _PROBES[method]
@@ -60,21 +60,21 @@ class ExhibitFiles(Files):
         return f"{what}: {os.strerror(-result)}" if result else None
 
     def set_zerocopy(self, sink: int, on: bool) -> bool:
-        """Set SO_ZEROCOPY of a socket; returns whether it was set before. Raises OSError as setsockopt(2)."""
+        """Set SO_ZEROCOPY of a socket, and return whether it was set before. Raises OSError as
+        setsockopt(2).
+        """
         return bool(sent(lib.seg_zerocopy(sink, on)))
 
     def send_zerocopy(self, sink: int, window: Any, source: SentFile, position: int, count: int) -> int:
-        """Call send(2) with MSG_ZEROCOPY from a window, which stays until `read_notices` has told of it;
-        returns the bytes sent.
+        """Call send(2) with MSG_ZEROCOPY from a window, and return the bytes sent. The window must stay
+        mapped until `read_notices` returns its notice.
 
-        Raises OSError: ENOBUFS where too many sends have not been told of, or too much memory is locked.
+        Raises OSError: ENOBUFS if too many sends are without notice, or too much memory is locked.
         """
         return sent(lib.seg_send_zerocopy(sink, window, position, count), source, errno.EFAULT)
 
     def read_notices(self, sink: int) -> ErrorQueueNotices:
-        """Return the notices that have come, without waiting; POLLERR tells that there are some. Raises
-        OSError.
-        """
+        """Return the pending notices, without waiting. POLLERR shows that there are some. Raises OSError."""
         out = ffi.new("seg_noticed *")
         sent(lib.seg_notices(sink, out))
         return ErrorQueueNotices(out.sends, out.copied, out.calls)
@@ -84,16 +84,17 @@ class ExhibitFiles(Files):
         sent(lib.seg_ring_open(ring))
 
     def close_ring(self, ring: Any) -> None:
-        """Close a ring, if it is open, and cancel what is under way in it."""
+        """Close a ring, if it is open, and cancel its pending requests."""
         lib.seg_ring_close(ring)
 
     def send_by_ring(
         self, ring: Any, sink: int, window: Any, source: SentFile, position: int, count: int
     ) -> int:
-        """Send by send_zc from a window, which the kernel needs no more then; returns the bytes sent.
+        """Send by send_zc from a window, and return the bytes sent. On return the kernel needs the window no
+        more.
 
-        Raises InterruptedError, at least every 100 ms: the same call is to be made again, to go on with that
-        one.
+        Raises InterruptedError, at least every 100 ms: the caller then repeats the same call, which goes on
+        with the request.
         """
         return sent(lib.seg_ring_send(ring, sink, window, position, count), source, errno.EFAULT)
 
@@ -102,7 +103,7 @@ class ExhibitFiles(Files):
 
 _NO_ROOM = frozenset({errno.ENOBUFS, errno.ENOMEM})
 _LAST_LOOKS, _PAUSE = 100, 0.01
-"""How often, and after how many seconds each, a dead connection is asked for notices that may come yet."""
+"""How often a dead connection is checked for late notices, and the seconds between two checks."""
 
 
 class _Locked(Mapped):
@@ -116,8 +117,8 @@ class _Locked(Mapped):
         self._most = WINDOW  # bytes that are sent at a time
 
     def _take_less(self, error: OSError) -> bool:
-        """Send less at a time from now on, where the process may not lock so much memory; False where the
-        error is another, or one page is too much.
+        """Halve the bytes of a send if the process may not lock so much memory. Return False for another
+        error, and if one page is too much.
         """
         if error.errno not in _NO_ROOM or self._most <= mmap.PAGESIZE:
             return False
@@ -129,10 +130,10 @@ class ZeroCopy(_Locked):
     """MSG_ZEROCOPY: the network card reads from the page cache, the kernel copies nothing. SO_ZEROCOPY of the
     caller's socket is set, and restored at the end.
 
-    Nobody else may read the socket's error queue meanwhile. A window is unmapped once the socket has said, by
-    its error queue, that the kernel needs it no more: when the peer has acknowledged the bytes. After an
-    error or an interrupt it is unmapped at once, which harms nothing: the kernel holds the pages, and a log's
-    bytes don't change; notices that come later stay in the queue.
+    Nobody else may read the socket's error queue during the transfer. A window is unmapped when its notice is
+    in the error queue: the peer has acknowledged the bytes, and the kernel needs the window no more. After an
+    error or an interrupt it is unmapped at once. That is safe, because the kernel holds the pages and a log's
+    bytes don't change; late notices stay in the queue.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
@@ -155,9 +156,9 @@ class ZeroCopy(_Locked):
         return done
 
     def _make_room(self, error: OSError) -> bool:
-        """Return whether to try again: pending sends took the room, or one was too large."""
+        """Return whether to try again: pending sends took the room, or one send was too large."""
         if isinstance(error, BlockingIOError):
-            self._read_notices()  # a socket that has notices is never waited for
+            self._read_notices()  # a socket with unread notices must not be waited for
             return False
         if error.errno == errno.ENOBUFS and self._pending:
             self._await_notices()
@@ -165,13 +166,13 @@ class ZeroCopy(_Locked):
         return self._take_less(error)
 
     def _await_notices(self) -> None:
-        """Wait until the kernel needs nothing of what was sent."""
+        """Wait until the kernel needs none of the sent windows."""
         looks = 0
         while self._pending > 0 and looks < _LAST_LOOKS:
             if self._read_notices():
                 continue
             if self.files.wait_for(self.sink, 0) and not self._read_notices():
-                # The connection itself has an error, which stays: its last notices are on their way.
+                # The connection itself has an error, which stays. Its last notices may still come.
                 looks += 1
                 time.sleep(_PAUSE)
         self._pending = 0
@@ -188,15 +189,16 @@ class ZeroCopy(_Locked):
             if not self._was_set:
                 self.files.set_zerocopy(self.sink, False)
         except OSError:
-            pass  # the sink was closed meanwhile: the first error is raised
+            pass  # the sink was closed during the transfer: its first error is raised instead
         finally:
             super().close()
 
 
 class ByRing(_Locked):
-    """io_uring's send_zc: the network card reads from the page cache. One request is sent at a time, of a
-    whole window, which is unmapped once the ring has said that the kernel needs it no more; after an error or
-    an interrupt, once the request under way is cancelled.
+    """io_uring's send_zc: the network card reads from the page cache.
+
+    One request is sent at a time, for a whole window. The window is unmapped when the ring has reported that
+    the kernel needs it no more; after an error or an interrupt, when the pending request is cancelled.
     """
 
     def __init__(self, files: Files, sink: Sink) -> None:
@@ -224,14 +226,14 @@ EXHIBITS = {
     name: Method(name, make, frozenset({TCP})) for name, make in ((ZEROCOPY, ZeroCopy), (IO_URING, ByRing))
 }
 ALL_METHODS = {name: (METHODS | EXHIBITS)[name] for name in WAYS_TO_SEND}
-"""What is measured: the methods of `PartitionLog.transfer`, and the exhibits."""
+"""The measured methods: those of `PartitionLog.transfer`, and EXHIBITS."""
 
 
 def send_log(
     log: PartitionLog, files: ExhibitFiles, sink: Any, offset: int, max_bytes: int, method: str
 ) -> tuple[int, int]:
-    """Do what `PartitionLog.transfer` does, by one of EXHIBITS; `files` makes the calls that send. Offsets
-    that are missing are always damage: the log must never have been compacted.
+    """Transfer as `PartitionLog.transfer`, by a method of EXHIBITS; `files` makes the system calls. The log
+    must never have been compacted: each missing offset counts as damage.
     """
     target, by = descriptor(sink), EXHIBITS[method]
 

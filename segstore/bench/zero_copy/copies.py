@@ -1,11 +1,12 @@
-"""The table of the copies that each method is said to make, beside the system calls that were counted.
+"""The table of the copies that the literature states for each method, beside the system calls that were
+counted.
 
 Threads: any.
 
-A process can count its calls, each of which enters the kernel once and leaves it once. It can't count
-copies: their numbers are the ones in the literature, and the CPU time of each method is the evidence for
-them. DMA copies (disk to page cache, memory to network card) are the devices' own; over loopback, out of a
-warm page cache, there are none.
+A process can count its calls, each of which enters the kernel once and leaves it once. It can't count copies:
+their numbers are from the literature, and the CPU time of each method is the evidence for them. DMA copies
+(disk to page cache, memory to network card) are made by the devices; over loopback, from a warm page cache,
+there are none.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from segstore.bench.zero_copy.plan import BARE, KIB
 
 
 class CopiesRow(NamedTuple):
-    """A row as it is told: copies by the CPU and by devices, calls a transfer, and switches between user and
-    kernel."""
+    """A row of the literature's table: copies by the CPU and by devices, and the calls of a transfer."""
 
     way: str
     method: str
@@ -32,8 +32,8 @@ class CopiesRow(NamedTuple):
 
     @property
     def switches(self) -> int:
-        """Return the number of switches between user and kernel mode: each call is one into the kernel and
-        one out of it.
+        """Return the number of switches between user and kernel mode: each call is one switch into the kernel
+        and one out of it.
         """
         return 2 * len(self.calls)
 
@@ -46,13 +46,15 @@ TABLE = (
     CopiesRow("splice", "splice", 0, 2, ("splice",)),
 )
 AS_TOLD = {"pread64": "read"}
-"""A pread64, which is a read at a given position, counts as a read."""
+"""A pread64, which is a read at a position, counts as a read."""
 HEADINGS = ("way", "CPU copies", "DMA copies", "calls", "switches")
-"""The headings of the first columns of `rows`. A column for each sink follows, of what was counted there."""
+"""The headings of the first columns of `rows`. For each sink a column with its counted switches follows."""
 
 
 def rows(results: Results) -> list[list[str]]:
-    """Return a row for each of the TABLE: as told, then for each sink the switches that were counted."""
+    """Return a row for each of the TABLE: the literature's columns, then the counted switches for each
+    sink.
+    """
     size, table = told_size(results), []
     for row in TABLE:
         cells = [counted(results, sink, row.method, size) for sink in results.values("sink")]
@@ -69,12 +71,12 @@ def rows(results: Results) -> list[list[str]]:
 
 
 def told_size(results: Results) -> int:
-    """Return the size that the table is made for: 64 KiB, or the nearest that was measured."""
+    """Return the size for which the table is made: 64 KiB, or the nearest measured size."""
     return int(min(results.values("size"), key=lambda one: abs(one - 64 * KIB)))
 
 
 def counted(results: Results, sink: str, method: str, size: int) -> Mapping[str, float] | None:
-    """Return the system calls of one bare transfer, by name; None where it was not measured."""
+    """Return the system calls of one bare transfer, by name, or None if it was not measured."""
     for cell in results.where(way=BARE, sink=sink, method=method, size=size):
         return dict(cell.notes["calls"])
     return None
@@ -86,7 +88,9 @@ def calls_text(calls: Mapping[str, float]) -> str:
 
 
 def copy_table(results: Results) -> ClaimFinding:
-    """Return whether the calls are as told, and what the CPU has to say to the copies."""
+    """Return a finding that compares the counted calls with the literature, and shows the CPU time as
+    evidence for copies.
+    """
     size, said = told_size(results), []
     for sink in results.values("sink"):
         differs = {}

@@ -1,6 +1,6 @@
-"""Results of the measurement: cells, what they say to people's claims, tables and pictures.
+"""Results of the measurement: cells, answers to common claims, tables and pictures.
 
-On disk: pictures where the caller wants them. Threads: any; one draws.
+On disk: pictures in the caller's directory. Threads: any; one draws.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def results(
     judged: Mapping[tuple[str, str], Judged] | str,
     missing: Mapping[str, str],
 ) -> Results:
-    """Return the results. `judged`: by sink and method, or why strace could not."""
+    """Return the results. `judged` has strace's counts by sink and method, or the reason why there are
+    none.
+    """
     settings = {**asdict(plan), "margin": MARGIN, "unavailable": dict(missing)}
     cells = [cell for group in groups for cell in _cells(group, counted)]
     found = marked(Results(NAME, QUESTION, machine(directory, ["segstore"]), settings, cells))
@@ -95,7 +97,7 @@ def _findings(
 
 
 def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
-    """Return what the kernel's own notices say of MSG_ZEROCOPY over loopback."""
+    """Return the finding on MSG_ZEROCOPY over loopback, from the kernel's own notices."""
     notices = sum(counts.notices for counts in counted.values())
     copied = sum(counts.copied for counts in counted.values())
     if "zerocopy" in missing:
@@ -113,7 +115,7 @@ def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
 
 
 def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> ClaimFinding:
-    """Return whether strace counted the same system calls."""
+    """Return the finding that compares the counted system calls with strace's."""
     claim = "The system calls are as strace counts them"
     if isinstance(judged, str):
         return ClaimFinding(claim, f"Not judged: {judged}.")
@@ -127,7 +129,7 @@ def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> ClaimFinding
 
 
 def cold_enough(found: Results) -> ClaimFinding:
-    """Return which runs were left out, as pages would not leave the cache."""
+    """Return the finding on the runs that were dropped because the log's pages stayed in the cache."""
     warm = {
         f"{name(cell.keys['size'])} to {cell.keys['sink']} by {cell.keys['method']}": cell.notes["not cold"]
         for cell in found.where(cache="cold")
@@ -154,7 +156,7 @@ DETAILS = ("MB/s", "±", "CPU s/GB", "±", "system", "calls/MB", "switches/MB", 
 
 
 def summary(results: Results) -> Iterator[RenderableType]:
-    """Yield for each sink and cache what log.transfer reaches, by size and method; the copies; the
+    """Yield log.transfer's figures for each sink and cache, by size and method; then the copies and the
     findings.
     """
     yield Text(machine_text(results))
@@ -247,7 +249,7 @@ FILES = {THROUGHPUT: "throughput", CPU: "cpu"}
 
 
 def draw(results: Results, directory: str) -> list[str]:
-    """Write all pictures: their paths. Raises OSError; MissingPackageError without matplotlib."""
+    """Write all pictures, and return their paths. Raises OSError; MissingPackageError without matplotlib."""
     return [
         path
         for way in results.values("way")
