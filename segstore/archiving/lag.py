@@ -1,4 +1,4 @@
-"""`lags`: how far an archive is behind its store. Nothing is on disk. Threads: any."""
+"""`lags`: an archive's lag behind its store. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def total_of(found: Mapping[tuple[str, int], Lag]) -> Lag:
 
 
 def _bytes_behind(moments: Moments, key: TopicIdPartition, ends: Ends, had: ArchivedPartition | None) -> int:
-    """Return how many bytes the log has behind what is archived of it."""
+    """Return the number of the log's bytes after the archived ones."""
     try:
         view = moments.view(key)
     except (StoreClosedError, UnknownTopicOrPartitionError, OSError):
