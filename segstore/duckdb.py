@@ -1,6 +1,7 @@
 """`segstore.duckdb`: topics as views of a DuckDB connection. Nothing is on disk.
 
-Threads: any, one at a time for a connection, as DuckDB has it; its queries read in threads of its own.
+Threads: any, one at a time for a connection, as DuckDB requires; DuckDB's own threads read the records of its
+queries.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ def attach(
     isolation_level: str = "read_uncommitted",
     check_crcs: bool = True,
 ) -> list[str]:
-    """Make a view of each topic for a connection of DuckDB, or for the module `duckdb`, which has one itself;
-    return the names of the views. Each query reads what is in the topic then; a directory is opened to read
-    for each query, beside a writer too. For topics that were made later, attach again: views that were made
-    before are replaced.
+    """Make a view of each topic for a DuckDB connection, or for the module `duckdb` with its default
+    connection. Return the names of the views.
 
-    `topics` are those to attach, or the names of views with the topics they show: {"arrivals": "flights-2"}.
-    By default these are all, each by its own name (SQL has names with "." or "-" in double quotes), but
-    internal topics, such as __consumer_offsets, which Kafka's tools do not list either unless asked for.
-    `values` is that of `segstore.dataset`: one for all topics, or a dict by topic of formats, or of dicts
-    with the keywords `values`, `value_schema`, `on_bad` and `value_prefix`. `isolation_level` and
-    `check_crcs` are for all topics.
+    Each query reads the topic's present records. A directory is opened to read for each query, even while
+    another process writes. For topics that were created later, attach again; existing views are replaced.
 
-    The views are temporary: a database in a file has nothing of them, so that one which is read only has them
-    too. Like other temporary views, a cursor of the connection does not have them: attach to the cursor.
+    `topics` are the topics to attach, or the topics by the names of their views: {"arrivals": "flights-2"}.
+    By default all topics are attached, each by its own name (SQL has names with "." or "-" in double quotes),
+    except internal topics, such as __consumer_offsets. `values` is as for `segstore.dataset`: one value for
+    all topics, or a dict by topic of formats, or of dicts with the keywords `values`, `value_schema`,
+    `on_bad` and `value_prefix`. `isolation_level` and `check_crcs` are for all topics.
+
+    The views are temporary: a database file does not get them, so a read-only database can have them too.
+    Like other temporary views, they are not visible to a cursor of the connection: attach to the cursor.
 
     Raises MissingPackageError without duckdb and pyarrow, or with a DuckDB before 1.4.2;
-    UnknownTopicOrPartitionError; InvalidArgumentError for a name that a table has, or that two topics have
-    but for upper and lower case, which are one name to DuckDB; and as `segstore.dataset`. Queries raise
-    DuckDB's errors, with the messages of ours.
+    UnknownTopicOrPartitionError; InvalidArgumentError if a table has the name of a view, or if two names
+    differ only in case, which DuckDB ignores; and the errors of `segstore.dataset`. Queries raise DuckDB's
+    errors, with the messages of segstore's.
     """
     with Needing("duckdb", "segstore.duckdb.attach"):
         import duckdb
@@ -91,7 +92,7 @@ def _views(
 
 
 def _check_names(connection: duckdb.DuckDBPyConnection, views: Mapping[str, str]) -> None:
-    """Raise InvalidArgumentError if two views, or a view and a table, would have one name to DuckDB."""
+    """Raise InvalidArgumentError if two views, or a view and a table, would have the same name to DuckDB."""
     named: defaultdict[str, list[str]] = defaultdict(list)
     for view in views:
         named[view.lower()].append(view)
@@ -113,7 +114,9 @@ _TABLES = """
     select view_name from duckdb_views()
     where not temporary and not internal and in_search_path(database_name, schema_name)
 """
-"""What a temporary view would hide. Of temporary ones DuckDB itself refuses a second one."""
+"""The tables and views that a temporary view would hide. Temporary views are not listed: `register` replaces
+them, and DuckDB itself refuses a second temporary table.
+"""
 
 
 def _by_topic(values: Any, topics: Collection[str]) -> dict[str, Any]:
@@ -126,7 +129,7 @@ def _by_topic(values: Any, topics: Collection[str]) -> dict[str, Any]:
 
 
 def _keywords(values: Any) -> Mapping[str, Any]:
-    """Return the keywords of `table_of` for what was given as the values of one topic."""
+    """Return the keywords of `table_of` for the `values` of one topic."""
     if not isinstance(values, Mapping):
         return {"values": values}
     for name in values:
@@ -146,7 +149,7 @@ def _dataset(
     in_ms: bool,
     terms: Mapping[str, Any],
 ) -> TopicDataset:
-    """Return the dataset of a topic of a store that is open for this; each scan opens `store_or_path`."""
+    """Return the dataset of a topic. `store` is open for this call only; each scan opens `store_or_path`."""
     from segstore.tables.duckdb_table import DuckDBTable
     from segstore.tables.table import table_of
     from segstore.tables.topic_dataset import TopicDataset

@@ -20,16 +20,18 @@ from segstore.operating.snapshot import MetricsSnapshots
 from segstore.storage.store.stats import Family
 
 _PATIENCE = 1.0
-"""Seconds that a scrape waits for a snapshot, before it gets the last one."""
+"""Seconds that a scrape waits for a new snapshot before it gets the last one."""
 _FIRST_PATIENCE = 8.0
-"""Seconds from the first scrape on in which scrapes wait for the first snapshot: Prometheus waits 10."""
+"""Seconds after the first scrape in which scrapes wait for the first snapshot. Prometheus waits 10
+seconds.
+"""
 _SAME = 1.0
-"""Seconds for which the same text is given again."""
+"""Seconds for which the same text is returned again."""
 _METHODS = ("GET", "HEAD")
 
 
 class Pages:
-    """Answers requests. `connections()` returns how many there are now."""
+    """Answers requests. `connections()` returns the present number of connections."""
 
     def __init__(self, operated: Operated, connections: Callable[[], int]) -> None:
         self._operated, self._connections = operated, connections
@@ -51,7 +53,7 @@ class Pages:
         self._snapshots.start()
 
     def close(self) -> None:
-        """End that thread, which is not waited for."""
+        """End that thread, without waiting for it."""
         self._snapshots.close()
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
@@ -84,7 +86,7 @@ class Pages:
         return HttpAnswer(HTTPStatus.OK, self._text(encoding, packed), encoding.content_type, headers)
 
     async def _snapshot(self, encoding: Encoding) -> None:
-        """Wait for a snapshot; requests that come together wait for the same one."""
+        """Wait for a snapshot; concurrent requests wait for the same one."""
         key, loop = encoding.content_type, asyncio.get_running_loop()
         waited = self._waits.get(key)
         if waited is None:
@@ -93,7 +95,7 @@ class Pages:
         await asyncio.wait([waited], timeout=self._patience(encoding))
 
     def _patience(self, encoding: Encoding) -> float:
-        """Return for how many seconds a scrape waits."""
+        """Return the seconds that a scrape waits."""
         if self._snapshots.text(encoding):
             return _PATIENCE
         return max(_PATIENCE, self._first_until - time.monotonic())
@@ -103,7 +105,7 @@ class Pages:
         self._made.clear()
 
     def _text(self, encoding: Encoding, packed: bool) -> bytes:
-        """Return all metrics; they are put together once a second at most."""
+        """Return all metrics. The text is made at most once a second."""
         at, body = self._made.get((encoding.content_type, packed), (0.0, b""))
         now = time.monotonic()
         if not body or now - at >= _SAME:
