@@ -78,7 +78,7 @@ class Archive(Running):
         self._archiver: Archiver | None = None
         self._news: SimpleQueue[None] = SimpleQueue()
         self._lock, self._requests = Mutex(), count(1)
-        self._asked = self._archived = 0
+        self._requested = self._archived = 0
         self._error: Exception | None = None
         self._failed: Exception | None = None
         self._backoff = Backoff(_BACKOFF_MS, _BACKOFF_MAX_MS)
@@ -119,7 +119,7 @@ class Archive(Running):
         deadline = deadline_in(timeout_ms)
         self._check_here()
         with self._lock:
-            asked = self._asked = next(self._requests)
+            asked = self._requested = next(self._requests)
         self._news.put(None)
         if self._until(lambda: self._archived >= asked, deadline):
             return True
@@ -233,16 +233,16 @@ class Archive(Running):
         return 0.0
 
     def _turn(self, again: Callable[[Exception], bool]) -> None:
-        asked = self._asked
+        asked = self._requested
         archiver = self._archiver
         try:
             if archiver is None:
-                self._archiver = archiver = self._taken(again)
+                self._archiver = archiver = self._taken_over(again)
             archiver.tick(look=asked > self._archived)
         except WentAnotherWayError as error:
             log.warning("%s: the archive is compared with the store anew", error)
             self._drop()
-            self._archiver = archiver = self._taken(again)
+            self._archiver = archiver = self._taken_over(again)
             archiver.tick(look=True)
         self._backoff.succeeded()
         if archiver.problems:
@@ -253,7 +253,7 @@ class Archive(Running):
         self._error = None
         self._archived = max(self._archived, asked)
 
-    def _taken(self, again: Callable[[Exception], bool]) -> Archiver:
+    def _taken_over(self, again: Callable[[Exception], bool]) -> Archiver:
         return Archiver(self._objects, self._moments, self._settings, self.counts, again)
 
     def _drop(self) -> None:

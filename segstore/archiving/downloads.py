@@ -84,9 +84,9 @@ def download(source: ReadableObjects, files: Files, tasks: Iterable[Download], p
     first error of a task: ArchiveError, CorruptArchiveError, OSError; files may then be incomplete.
     """
 
-    def make(task: Download, buffer: bytearray, tell: Progress) -> None:
+    def make(task: Download, buffer: bytearray, report: Progress) -> None:
         with files.open_anew(task.path) as out:
-            writing = _Writing(files, out, tell, task.counted)
+            writing = _Writing(files, out, report, task.counted)
             for wanted in task.ranges:
                 read_range(source, wanted, buffer, writing.take)
             files.sync(out)
@@ -97,13 +97,13 @@ def download(source: ReadableObjects, files: Files, tasks: Iterable[Download], p
 class _Writing:
     """A file that is written from its first to its last byte."""
 
-    def __init__(self, files: Files, out: Handle, tell: Progress, counted: bool) -> None:
-        self._files, self._out, self._tell, self._counted, self._at = files, out, tell, counted, 0
+    def __init__(self, files: Files, out: Handle, report: Progress, counted: bool) -> None:
+        self._files, self._out, self._report, self._counted, self._at = files, out, report, counted, 0
 
     def take(self, data: memoryview) -> None:
         self._files.pwrite(self._out, data, self._at)
         self._at += len(data)
-        self._tell(len(data) if self._counted else 0)
+        self._report(len(data) if self._counted else 0)
 
 
 # --- threads -----------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class _Tasks(Generic[T]):
     def __init__(self, tasks: Iterator[T], work: Work[T]) -> None:
         self._tasks, self._work = tasks, work
         self._taking, self._stopped = Mutex(), False
-        self._told: SimpleQueue[int] = SimpleQueue()
+        self._written: SimpleQueue[int] = SimpleQueue()
 
     def stop(self) -> None:
         """Stop each thread at its next report of progress."""
@@ -150,7 +150,7 @@ class _Tasks(Generic[T]):
         """Yield numbers of written bytes, until each thread has ended its work."""
         left = THREADS
         while left:
-            size = self._told.get()
+            size = self._written.get()
             if size:
                 yield size
             else:
@@ -162,22 +162,22 @@ class _Tasks(Generic[T]):
         try:
             with contextlib.suppress(_StoppedError):
                 while (found := self._next()) is not None:
-                    self._work(found[0], buffer, self._tell)
+                    self._work(found[0], buffer, self._report)
         except BaseException:
             self.stop()
             raise
         finally:
-            self._told.put(0)
+            self._written.put(0)
 
     def _next(self) -> tuple[T] | None:
         with self._taking:
             return None if self._stopped else next(((each,) for each in self._tasks), None)
 
-    def _tell(self, size: int) -> None:
+    def _report(self, size: int) -> None:
         if self._stopped:
             raise _StoppedError
         if size:
-            self._told.put(size)
+            self._written.put(size)
 
 
 class _StoppedError(Exception):

@@ -170,7 +170,7 @@ class RemoteFiles:
             source.hold(HELD)
         put = self._put_local if self._is_local else self._upload if self._shows_whole else self._put_renamed
         retries = self._retries if source.can_begin_again else Retries(0)
-        with self._told(name, source):
+        with self._errors_named(name, source):
             return retries.run(lambda: put(self._path(name), source))
 
     def delete(self, names: Iterable[str]) -> None:
@@ -178,7 +178,7 @@ class RemoteFiles:
         few requests.
         """
         for name in names:
-            with self._told(name):
+            with self._errors_named(name):
                 self._retries.run(partial(self._drop, self._path(name)))
 
     def delete_unfinished(self, older_ms: int = DAY_MS) -> int:
@@ -199,7 +199,7 @@ class RemoteFiles:
     def _listed(self, prefix: str) -> Iterator[tuple[str, Any]]:
         where = self._path(prefix).rstrip("/")
         selector = self._fs_module.FileSelector(where, allow_not_found=True, recursive=True)
-        with self._told(prefix or "/"):
+        with self._errors_named(prefix or "/"):
             found = self._retries.run(lambda: self.filesystem.get_file_info(selector))
         skip, is_file = len(self._base) + 1, self._fs_module.FileType.File
         return ((each.path[skip:], each) for each in found if each.type == is_file)
@@ -209,7 +209,7 @@ class RemoteFiles:
             with self.filesystem.open_input_file(self._path(name)) as found:
                 return call(found)
 
-        with self._told(name):
+        with self._errors_named(name):
             try:
                 return self._retries.run(request)
             except FileNotFoundError:
@@ -271,7 +271,7 @@ class RemoteFiles:
         return f"{self._base}/{name}"
 
     @contextmanager
-    def _told(self, name: str, source: _PartsSource | None = None) -> Iterator[None]:
+    def _errors_named(self, name: str, source: _PartsSource | None = None) -> Iterator[None]:
         """Run a block, and raise its error as ArchiveError with the object's name. An error of `source` stays
         unchanged.
         """

@@ -36,7 +36,7 @@ class Done(NamedTuple, Generic[T]):
 class _AskedUpload(NamedTuple):
     number: int
     call: Callable[[], Any]
-    told: SimpleQueue[Done[Any]]
+    outcomes: SimpleQueue[Done[Any]]
 
 
 class Uploads:
@@ -44,7 +44,7 @@ class Uploads:
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name = most, name
-        self._asked: SimpleQueue[_AskedUpload | None] = SimpleQueue()
+        self._waiting: SimpleQueue[_AskedUpload | None] = SimpleQueue()
         self._threads: list[Background] = []
         self._over = False
 
@@ -54,46 +54,46 @@ class Uploads:
         """
         if len(calls) == 1:
             return [calls[0]()]
-        told: SimpleQueue[Done[T]] = SimpleQueue()
+        outcomes: SimpleQueue[Done[T]] = SimpleQueue()
         for number, call in enumerate(calls):
-            self.begin(number, call, told)
-        found = sorted((told.get() for _ in calls), key=lambda each: each.number)
+            self.begin(number, call, outcomes)
+        found = sorted((outcomes.get() for _ in calls), key=lambda each: each.number)
         for each in found:
             if each.error is not None:
                 raise copy_of(each.error)
         return [each.result for each in found]  # type: ignore[misc]
 
-    def begin(self, number: int, call: Callable[[], T], told: SimpleQueue[Done[T]]) -> None:
-        """Make a call in a thread, and put its outcome into `told`."""
+    def begin(self, number: int, call: Callable[[], T], outcomes: SimpleQueue[Done[T]]) -> None:
+        """Make a call in a thread, and put its outcome into `outcomes`."""
         if len(self._threads) < self._most:
             thread = Background(self._run, self._name)
             self._threads.append(thread)
             thread.start()
-        self._asked.put(_AskedUpload(number, call, told))
+        self._waiting.put(_AskedUpload(number, call, outcomes))
 
     def close(self) -> None:
         """End the threads. Calls that have not begun fail with StoreClosedError."""
         self._over = True
         for _ in self._threads:
-            self._asked.put(None)
+            self._waiting.put(None)
         for each in self._threads:
             each.join()
         try:
             while True:
-                if (asked := self._asked.get_nowait()) is not None:
-                    asked.told.put(Done(asked.number, None, StoreClosedError("the archiver has ended")))
+                if (asked := self._waiting.get_nowait()) is not None:
+                    asked.outcomes.put(Done(asked.number, None, StoreClosedError("the archiver has ended")))
         except Empty:
             return
 
     def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
+        while (asked := self._waiting.get()) is not None:
             try:
                 if self._over:
                     raise StoreClosedError("the archiver has ended")
                 done = Done(asked.number, asked.call(), None)
             except BaseException as error:  # raised in the archiver's thread
                 done = Done(asked.number, None, error)
-            asked.told.put(done)
+            asked.outcomes.put(done)
             del asked, done
 
 

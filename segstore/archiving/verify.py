@@ -94,16 +94,16 @@ def verify_objects(
     """
     findings: list[Finding] = []
 
-    def check(each: NamedObject, buffer: bytearray, tell: Progress) -> None:
+    def check(each: NamedObject, buffer: bytearray, report: Progress) -> None:
         for one in each.ranges:
-            findings.extend(_verify_range(source, one, buffer, tell))
+            findings.extend(_verify_range(source, one, buffer, report))
 
     spread(objects, check, progress or (lambda _: None))
     return findings
 
 
 def _verify_range(
-    source: ReadableObjects, one: NamedRange, buffer: bytearray, tell: Progress
+    source: ReadableObjects, one: NamedRange, buffer: bytearray, report: Progress
 ) -> list[Finding]:
     wanted, bounds = one
     log = None if bounds is None else BatchCheck(wanted.object, wanted.at, bounds)
@@ -111,7 +111,7 @@ def _verify_range(
     def take(data: memoryview) -> None:
         if log is not None:
             log.take(data)
-        tell(len(data))
+        report(len(data))
 
     found: list[Finding] = []
     try:
@@ -149,7 +149,7 @@ class BatchCheck:
     def end(self) -> None:
         """Check that the last batch is complete."""
         if self._left and not self.findings:
-            self._tell(self._at, "the log ends within a batch")
+            self._add_finding(self._at, "the log ends within a batch")
 
     def _scan(self) -> None:
         batches, stop = scan(self._left, self._at, least=self._next)
@@ -157,17 +157,17 @@ class BatchCheck:
             self._check_offsets(int(batches["base_offset"][0]), stop.last_offset)
             self._next = stop.last_offset + 1
         if stop.status in BAD and stop.status != lib.SEG_SHORT:
-            self._tell(stop.position, f"no valid batch: {BAD[stop.status]}")
+            self._add_finding(stop.position, f"no valid batch: {BAD[stop.status]}")
         self._left = self._left[stop.position - self._at :]
         self._at = stop.position
         self._need = max(stop.need, LEAST_ENTRY) if stop.status == lib.SEG_SHORT else 0
 
     def _check_offsets(self, first: int, last: int) -> None:
         if first < self._next:
-            self._tell(self._at, f"offset {first}: the batch before it ends at {self._next - 1}")
+            self._add_finding(self._at, f"offset {first}: the batch before it ends at {self._next - 1}")
         elif last >= self._bounds.end:
-            self._tell(self._at, f"offset {last} is not below {self._bounds.end}")
+            self._add_finding(self._at, f"offset {last} is not below {self._bounds.end}")
 
-    def _tell(self, position: int, message: str) -> None:
+    def _add_finding(self, position: int, message: str) -> None:
         if not self.findings:
             self.findings.append(Finding(self._name, position, self._next, message))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 def report(directory: str) -> None:
-    """Show the results that were written to DIR with --out: tables, and what the figures say."""
+    """Show the results that were written to DIR with --out: tables and findings."""
     from segstore.bench import show
 
     results_by_name = show.all_in(directory)
@@ -173,7 +173,7 @@ _WIDEST = 100  # columns of running text
 def run_study(
     name: str | None, directory: str | None, out: str | None, quick: bool, runs: int, as_json: bool
 ) -> int:
-    """Measure one of the reasons why a log is fast, and show what the figures say; without a NAME, list the
+    """Measure one of the reasons why a log is fast, and show tables and findings; without a NAME, list the
     studies.
 
     All of them take some five minutes. With --json, the results are one JSON object for each study, one after
@@ -286,15 +286,14 @@ def zero_copy(
     as_json: bool,
     **chosen: tuple[Any, ...] | None,
 ) -> int:
-    """Send a log to sockets, pipes and files in each way there is: which one is the fastest, which one the
-    cheapest?
+    """Send a log to sockets, pipes and files in each possible way, to find the fastest and the cheapest.
 
     The ways are read and write, mmap and write, sendfile, splice, copy_file_range, MSG_ZEROCOPY and io_uring.
     They are measured by size, from the page cache and from the disk, with the sender's CPU time, its system
     calls and context switches. Another process receives the bytes. All of it takes some five minutes; each of
     the lists may be cut short.
 
-    With --against, the exit status is 1 where a cell that both runs call a win has another winner.
+    With --against, the exit status is 1 if a cell has a winner in both runs, and not the same one.
     """
     from segstore.bench import results
     from segstore.bench.zero_copy import plan as cells
@@ -325,7 +324,7 @@ def zero_copy(
 def compare(one: str, other: str) -> int:
     """Compare two results of zero-copy: do they agree on which way wins?
 
-    The exit status is 1 where a cell that both call a win has another winner.
+    The exit status is 1 if a cell has a winner in both, and not the same one.
     """
     from segstore.bench import results
 
@@ -381,7 +380,7 @@ def _place(way: str, group: ContenderGroup, measure: str) -> str:
 def bench(ctx: click.Context) -> None:
     """Measure why a log is fast, on this machine.
 
-    Everything is measured several times and by turns. One way is called better than another only where their
+    Everything is measured several times and by turns. One way is called better than another only if their
     intervals don't overlap. Other work on the machine makes the figures worse.
     """
     ctx.with_resource(ended_by_signals())

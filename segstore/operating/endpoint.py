@@ -20,7 +20,7 @@ from segstore.listening import listen
 from segstore.logger import Logger
 from segstore.operating.address import HttpAddress, http_address
 from segstore.operating.exposition import check_there
-from segstore.operating.http_request import LINE, HttpAnswer, MalformedRequestError, read_request, told
+from segstore.operating.http_request import LINE, HttpAnswer, MalformedRequestError, read_request, text_answer
 from segstore.operating.operated import Operated
 from segstore.operating.pages import Pages
 from segstore.storage.store.clients import Turn, Unwritten
@@ -147,19 +147,19 @@ class HttpEndpoint:
             return
         except asyncio.TimeoutError:
             text = f"no whole request has come in {TIMEOUT:g} s"
-            await self._send(writer, told(HTTPStatus.REQUEST_TIMEOUT, text))
+            await self._send(writer, text_answer(HTTPStatus.REQUEST_TIMEOUT, text))
             return
         try:
             answer = await self._pages.answer(request)
         except Exception:
             log.exception("a defect, met by a request over HTTP for %s", request.path)
-            answer = told(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect: see the log")
+            answer = text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect: see the log")
         await self._send(writer, answer, request.method != "HEAD")
         await self._linger(reader, writer)
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         text = f"there are {self._most} connections already"
-        await self._send(writer, told(HTTPStatus.SERVICE_UNAVAILABLE, text))
+        await self._send(writer, text_answer(HTTPStatus.SERVICE_UNAVAILABLE, text))
         await self._linger(reader, writer)
 
     async def _send(self, writer: asyncio.StreamWriter, answer: HttpAnswer, whole: bool = True) -> None:

@@ -95,7 +95,7 @@ def _in_seconds(family: Family) -> Family:
     name, total = metric.prometheus.removesuffix("_total"), metric.prometheus.endswith("_total")
     if not name.endswith("_ms"):
         return family
-    told = _TIMES.get(name, name.removesuffix("_ms") + "_seconds") + "_total" * total
+    renamed = _TIMES.get(name, name.removesuffix("_ms") + "_seconds") + "_total" * total
     kept = [each for each in samples if each.value >= 0]
-    metric = metric._replace(prometheus=told, doc=metric.doc.replace("ms ", "seconds "))
+    metric = metric._replace(prometheus=renamed, doc=metric.doc.replace("ms ", "seconds "))
     return metric, labels, [each._replace(value=each.value / 1000) for each in kept]

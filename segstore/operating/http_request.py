@@ -59,7 +59,7 @@ class HttpAnswer:
         return (first + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n").encode()
 
 
-def told(status: HTTPStatus, text: str, **headers: str) -> HttpAnswer:
+def text_answer(status: HTTPStatus, text: str, **headers: str) -> HttpAnswer:
     """Return an answer of one or several lines."""
     return HttpAnswer(status, f"{text}\n".encode(), headers=headers)
 
@@ -69,7 +69,7 @@ class MalformedRequestError(Exception):
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
-        self.answer = told(status, text)
+        self.answer = text_answer(status, text)
 
 
 async def read_request(reader: asyncio.StreamReader) -> HttpRequest:

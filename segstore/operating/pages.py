@@ -14,7 +14,7 @@ from http import HTTPStatus
 from segstore.operating.exposition import Encoding, encoding_for, merged, process_registry
 from segstore.operating.families import build_info, counter, gauge
 from segstore.operating.health import unhealthy, unready
-from segstore.operating.http_request import HttpAnswer, HttpRequest, told
+from segstore.operating.http_request import HttpAnswer, HttpRequest, text_answer
 from segstore.operating.operated import Operated, Reasons
 from segstore.operating.snapshot import MetricsSnapshots
 from segstore.storage.store.stats import Family
@@ -60,9 +60,9 @@ class Pages:
         """Return the answer to a request."""
         page = self._paths.get(request.path)
         if page is None:
-            return told(HTTPStatus.NOT_FOUND, f"there are {', '.join(self._paths)}")
+            return text_answer(HTTPStatus.NOT_FOUND, f"there are {', '.join(self._paths)}")
         if request.method not in _METHODS:
-            return told(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD", Allow=", ".join(_METHODS))
+            return text_answer(HTTPStatus.METHOD_NOT_ALLOWED, "GET or HEAD", Allow=", ".join(_METHODS))
         return await page(request)
 
     # --- health -----------------------------------------------------------------------------------
@@ -134,5 +134,5 @@ class Pages:
 
 def _judged(reasons: Reasons) -> HttpAnswer:
     if reasons:
-        return told(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(reasons))
-    return told(HTTPStatus.OK, "ok")
+        return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(reasons))
+    return text_answer(HTTPStatus.OK, "ok")

@@ -50,7 +50,7 @@ class MetricsSnapshots:
         self._begun = time.monotonic()
         self._asked: SimpleQueue[_AskedSnapshot | None] = SimpleQueue()
         self._thread = Background(self._run, "segstore-snapshot")
-        self._told = ""
+        self._last_failure = ""
         self.failures = 0
 
     def start(self) -> None:
@@ -97,7 +97,7 @@ class MetricsSnapshots:
                 self._held = self._with_texts(_Snapshot(at, self._gather(), {}), asked)
             else:
                 self._held = self._with_texts(self._held, asked)
-            self._told = ""
+            self._last_failure = ""
         except Exception as error:
             self._failed(error)
         finally:
@@ -114,10 +114,10 @@ class MetricsSnapshots:
     def _failed(self, error: Exception) -> None:
         """Count a failure, and log it if it differs from the last one."""
         self.failures += 1
-        told = f"{type(error).__name__}: {error}"
-        if told != self._told:
-            self._told = told
+        text = f"{type(error).__name__}: {error}"
+        if text != self._last_failure:
+            self._last_failure = text
             known = isinstance(error, SegstoreError | OSError)
-            log.warning("metrics could not be gathered: %s", told) if known else log.exception(
+            log.warning("metrics could not be gathered: %s", text) if known else log.exception(
                 "a defect, met by the thread that gathers metrics"
             )

@@ -16,7 +16,7 @@ from segstore.errors import JavaNotFoundError, pip_install
 
 LEAST = 17
 _VERSION = re.compile(r'^JAVA_VERSION="?(\d+)', re.MULTILINE)
-_TOLD = re.compile(r'version "(\d+)')
+_VERSION_LINE = re.compile(r'version "(\d+)')
 _MODULES = re.compile(r'^MODULES="?([^"\n]*)', re.MULTILINE)
 
 
@@ -87,5 +87,5 @@ def _ask(home: str) -> Java | None:
         run = subprocess.run([os.path.join(home, "bin", "java"), "-version"], capture_output=True, text=True)
     except OSError:
         return None
-    version = _TOLD.search(run.stderr)
+    version = _VERSION_LINE.search(run.stderr)
     return Java(home, int(version[1])) if version else None

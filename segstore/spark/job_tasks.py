@@ -257,10 +257,10 @@ def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
 
 
 def _verify_archive(spark: SparkSession, path: str) -> list[Finding]:
-    def check(remote: RemoteFiles, objects: Collection[NamedObject], told: Progress) -> list[Finding]:
+    def check(remote: RemoteFiles, objects: Collection[NamedObject], progress: Progress) -> list[Finding]:
         made = bundles(list(objects), lambda each: max(each.size, 0), TASK_BYTES)
         found = run(spark, [(remote, bundle) for bundle in made], _verify_bundle)
-        told(sum(max(each.size, 0) for each in objects))
+        progress(sum(max(each.size, 0) for each in objects))
         return [finding for findings in found for finding in findings]
 
     return verify_archive(path, check=check).findings

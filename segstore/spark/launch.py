@@ -266,15 +266,15 @@ def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
     ever.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-spark-") as directory:
-        told = os.path.join(directory, "gateway")
+        info_path = os.path.join(directory, "gateway")
         process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
-            env={**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": told},
+            env={**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": info_path},
             preexec_fn=_not_interrupted,
         )
         try:
-            while not os.path.exists(told):
+            while not os.path.exists(info_path):
                 if process.poll() is not None:
                     raise SegstoreError(f"the JVM ended with status {process.returncode}: {' '.join(words)}")
                 time.sleep(_POLL)
@@ -283,7 +283,7 @@ def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
             process.communicate()
             raise
         _processes.append(process)
-        with open(told, "rb") as file:
+        with open(info_path, "rb") as file:
             port, size = struct.unpack(">ii", file.read(8))
             return Gateway(port, file.read(min(size, _MOST_SECRET)).decode())
 

@@ -155,14 +155,14 @@ class SliceReader:
                 except UNREADABLE as error:
                     offline.append(f"{place}: {error}")
                 log.warning("%s: reading goes on elsewhere: %s", part, [*offline, *lacking])
-            told = f"{part}: no replica has all records up to offset {until.offset}: " + "; ".join(
+            lacks = f"{part}: no replica has all records up to offset {until.offset}: " + "; ".join(
                 [*offline, *lacking]
             )
             if not offline:
-                self._lost(told)
+                self._lost(lacks)
                 return
             if not lacking or time.monotonic() >= end:
-                raise ReplicaOfflineError(told)
+                raise ReplicaOfflineError(lacks)
             time.sleep(_PAUSE)  # a replica in `lacking` shows all its records once it leads
 
     def _of_replica(

@@ -163,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, given: Mapping[str, str], columns: StructType) -> None:
-        self._given, self._asked = given, columns
+        self._given, self._asked_schema = given, columns
         self._available: Positions | None = None
         self._triggered_at = float("-inf")
 
@@ -178,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def columns(self) -> pa.Schema:
-        return arrow_schema(self._asked)
+        return arrow_schema(self._asked_schema)
 
     @cached_property
     def _lookup(self) -> Lookup:

@@ -45,8 +45,8 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         self._table, self._condition, self._rebuild = table, condition, rebuild
 
     def __repr__(self) -> str:
-        told = "" if self._condition is None else f" where {self._condition}"
-        return f"<TopicDataset of {self._table.source.topic}{told}>"
+        where = "" if self._condition is None else f" where {self._condition}"
+        return f"<TopicDataset of {self._table.source.topic}{where}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self._rebuild, self._condition)

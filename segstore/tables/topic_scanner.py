@@ -194,8 +194,8 @@ def _projected(schema: pa.Schema, columns: list[str] | dict[str, pc.Expression] 
     try:
         return pds.InMemoryDataset(schema.empty_table()).scanner(columns=columns).projected_schema
     except pa.ArrowException as e:
-        told = columns if not isinstance(columns, dict) else ", ".join(map(str, columns.values()))
-        raise InvalidArgumentError(f"{told}: {e}") from e
+        shown = columns if not isinstance(columns, dict) else ", ".join(map(str, columns.values()))
+        raise InvalidArgumentError(f"{shown}: {e}") from e
 
 
 def _read_for(expressions: list[pc.Expression], schema: pa.Schema) -> pa.Schema:

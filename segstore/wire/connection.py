@@ -237,11 +237,11 @@ class BrokerConnection:
         """
         version = message("ApiVersionsRequest").valid.high
         body = structs("ApiVersionsRequest")(client_software_name="segstore", client_software_version="1")
-        answer = self._exchange(_VERSIONS, version, body, self._setup_told(_VERSIONS))
+        answer = self._exchange(_VERSIONS, version, body, self._setup_late(_VERSIONS))
         if answer.error_code == Code.UNSUPPORTED_VERSION:
             known = [each.max_version for each in answer.api_keys if each.api_key == 18]
             version = min(version, known[0] if known else 0)
-            answer = self._exchange(_VERSIONS, version, body, self._setup_told(_VERSIONS))
+            answer = self._exchange(_VERSIONS, version, body, self._setup_late(_VERSIONS))
         if answer.error_code:
             raise told_error(answer.error_code, f"{self.address}: {_VERSIONS}")
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
@@ -249,7 +249,7 @@ class BrokerConnection:
     def _authenticate(self) -> None:
         mechanism = self._config.sasl_mechanism
         body = structs("SaslHandshakeRequest")(mechanism=mechanism)
-        shaken = self._exchange(_HANDSHAKE, _HANDSHAKE_VERSION, body, self._setup_told(_HANDSHAKE))
+        shaken = self._exchange(_HANDSHAKE, _HANDSHAKE_VERSION, body, self._setup_late(_HANDSHAKE))
         if shaken.error_code:
             raise AuthenticationFailedError(
                 f"{self.address}: the broker does not take sasl.mechanism={mechanism}, but "
@@ -260,12 +260,12 @@ class BrokerConnection:
     def _token(self, token: bytes) -> bytes:
         api = "SaslAuthenticate"
         body = structs("SaslAuthenticateRequest")(auth_bytes=token)
-        answer = self._exchange(api, self.version(api), body, self._setup_told(api))
+        answer = self._exchange(api, self.version(api), body, self._setup_late(api))
         if answer.error_code:
             raise AuthenticationFailedError(f"{self.address}: {answer.error_message or 'SASL failed'}")
         return bytes(answer.auth_bytes)
 
-    def _setup_told(self, api: str) -> str:
+    def _setup_late(self, api: str) -> str:
         return f"{api} was not answered in {self._config.socket_connection_setup_timeout_ms} ms"
 
     # --- exchanging -------------------------------------------------------------------------------

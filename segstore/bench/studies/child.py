@@ -27,7 +27,7 @@ def ask(module: str, function: str, **arguments: Any) -> Any:
     try:
         with ended_later():
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        told, error = process.communicate()
+        result, error = process.communicate()
     finally:
         if process is not None:
             process.kill()  # does nothing if the process has ended
@@ -35,7 +35,7 @@ def ask(module: str, function: str, **arguments: Any) -> Any:
     if process.returncode:
         why = error.decode(errors="replace").strip().rpartition("\n")[2]
         raise StorageError(f"{module}.{function} failed in its process: {why}")
-    return json.loads(told)
+    return json.loads(result)
 
 
 def memory() -> dict[str, int]:
@@ -52,8 +52,8 @@ def main() -> None:
     """Call the function that the arguments name, in the child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C, and kills this process
     module, function, arguments = sys.argv[1:]
-    told = getattr(import_module(module), function)(**json.loads(arguments))
-    sys.stdout.write(json.dumps(told))
+    result = getattr(import_module(module), function)(**json.loads(arguments))
+    sys.stdout.write(json.dumps(result))
 
 
 if __name__ == "__main__":

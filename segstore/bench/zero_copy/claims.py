@@ -118,13 +118,13 @@ def crossover(found: Mapping[int, str | None]) -> str:
         return "not measured"
     if not stretches:
         return "no difference that can be told at any size"
-    told = ", ".join(f"{who} wins {_span(sizes)}" for who, sizes in stretches)
+    wins = ", ".join(f"{who} wins {_span(sizes)}" for who, sizes in stretches)
     if len(stretches) == 1:
-        return f"no crossover, {told}{_undecided(found)}"
+        return f"no crossover, {wins}{_undecided(found)}"
     if [who for who, _ in stretches] == ["mmap", "sendfile"]:
         (_, small), (_, large) = stretches
-        return f"crossover between {name(small[-1])} and {name(large[0])}: {told}{_undecided(found)}"
-    return f"no single crossover: {told}{_undecided(found)}"
+        return f"crossover between {name(small[-1])} and {name(large[0])}: {wins}{_undecided(found)}"
+    return f"no single crossover: {wins}{_undecided(found)}"
 
 
 def name(size: int) -> str:

@@ -45,7 +45,7 @@ TABLE = (
     CopiesRow("sendfile + DMA gather", "sendfile", 0, 2, ("sendfile",)),
     CopiesRow("splice", "splice", 0, 2, ("splice",)),
 )
-AS_TOLD = {"pread64": "read"}
+SAME_CALLS = {"pread64": "read"}
 """A pread64, which is a read at a position, counts as a read."""
 HEADINGS = ("way", "CPU copies", "DMA copies", "calls", "switches")
 """The headings of the first columns of `rows`. For each sink a column with its counted switches follows."""
@@ -55,22 +55,22 @@ def rows(results: Results) -> list[list[str]]:
     """Return a row for each of the TABLE: the literature's columns, then the counted switches for each
     sink.
     """
-    size, table = told_size(results), []
+    size, table = table_size(results), []
     for row in TABLE:
         cells = [counted(results, sink, row.method, size) for sink in results.values("sink")]
         if any(cells):
-            told = [
+            stated = [
                 row.way,
                 str(row.cpu_copies),
                 str(row.dma_copies),
                 ", ".join(row.calls),
                 str(row.switches),
             ]
-            table.append([*told, *(f"{2 * sum(calls.values()):g}" if calls else "" for calls in cells)])
+            table.append([*stated, *(f"{2 * sum(calls.values()):g}" if calls else "" for calls in cells)])
     return table
 
 
-def told_size(results: Results) -> int:
+def table_size(results: Results) -> int:
     """Return the size for which the table is made: 64 KiB, or the nearest measured size."""
     return int(min(results.values("size"), key=lambda one: abs(one - 64 * KIB)))
 
@@ -91,13 +91,13 @@ def copy_table(results: Results) -> ClaimFinding:
     """Return a finding that compares the counted calls with the literature, and shows the CPU time as
     evidence for copies.
     """
-    size, said = told_size(results), []
+    size, said = table_size(results), []
     for sink in results.values("sink"):
         differs = {}
         for row in TABLE:
             calls = counted(results, sink, row.method, size)
-            if calls is not None and not _is_as_told(calls, row):
-                differs[row.method] = f"{row.method} makes {calls_text(calls)} in place of {_calls_told(row)}"
+            if calls is not None and not _has_calls_of(calls, row):
+                differs[row.method] = f"{row.method} makes {calls_text(calls)} in place of {_calls_of(row)}"
         said.append(f"{sink}: " + ("; ".join(differs.values()) if differs else "the calls are as told"))
     head = f"Calls of one transfer of {name(size)}, without the engine's look-up:\n"
     return ClaimFinding(
@@ -106,11 +106,11 @@ def copy_table(results: Results) -> ClaimFinding:
     )
 
 
-def _is_as_told(calls: Mapping[str, float], row: CopiesRow) -> bool:
-    return {AS_TOLD.get(call, call): n for call, n in calls.items()} == dict.fromkeys(row.calls, 1)
+def _has_calls_of(calls: Mapping[str, float], row: CopiesRow) -> bool:
+    return {SAME_CALLS.get(call, call): n for call, n in calls.items()} == dict.fromkeys(row.calls, 1)
 
 
-def _calls_told(row: CopiesRow) -> str:
+def _calls_of(row: CopiesRow) -> str:
     return ", ".join(f"1 {call}" for call in row.calls)
 
 

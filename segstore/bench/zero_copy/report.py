@@ -33,7 +33,7 @@ from segstore.bench.zero_copy.claims import (
     who_wins,
     win,
 )
-from segstore.bench.zero_copy.copies import HEADINGS, calls_text, copy_table, rows, told_size
+from segstore.bench.zero_copy.copies import HEADINGS, calls_text, copy_table, rows, table_size
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT, MeasuredGroup, figures
 from segstore.bench.zero_copy.plan import BARE, LOG, Contender, ContenderGroup, MeasurementPlan
 from segstore.bench.zero_copy.syscalls import Judged, SyscallCounts
@@ -200,7 +200,7 @@ def _number(cell: Cell, measure: str, won: bool) -> Text:
 
 
 def _copies(results: Results) -> Table:
-    title = f"As it is told, and switches counted at {name(told_size(results))}, bare"
+    title = f"As it is told, and switches counted at {name(table_size(results))}, bare"
     made = _table(title, *HEADINGS, *results.values("sink"))
     for row in rows(results):
         made.add_row(*row)

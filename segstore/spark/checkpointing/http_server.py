@@ -72,7 +72,7 @@ class RequestBody:
 
     def __init__(self, source: BinaryIO, headers: Mapping[str, str], sink: socket.socket) -> None:
         self._source, self._sink = source, sink
-        self._asked = headers.get("expect", "").lower() == "100-continue"
+        self._awaits_continue = headers.get("expect", "").lower() == "100-continue"
         encoding = headers.get("transfer-encoding", "identity").lower()
         if encoding not in ("identity", "chunked"):
             raise BadRequestError(f"Transfer-Encoding: {encoding}")
@@ -82,8 +82,8 @@ class RequestBody:
         self._parts = self._chunked() if encoding == "chunked" else self._plain(int(length))
 
     def __iter__(self) -> Iterator[bytes]:
-        if self._asked:
-            self._asked = False
+        if self._awaits_continue:
+            self._awaits_continue = False
             self._sink.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         return self._parts
 
@@ -92,12 +92,12 @@ class RequestBody:
         Continue".
         """
         left = 0
-        if not self._asked:
+        if not self._awaits_continue:
             for part in self._parts:
                 left += len(part)
                 if left > _MOST_LEFT:
                     return False
-        return not self._asked
+        return not self._awaits_continue
 
     def _plain(self, left: int) -> Iterator[bytes]:
         while left:

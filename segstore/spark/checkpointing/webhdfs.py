@@ -60,8 +60,8 @@ _JAVA: list[tuple[type[BaseException], int, str]] = [
 ]
 
 
-def answer(told: Mapping[str, Any], status: int = 200) -> Response:
-    data = json.dumps(told, ensure_ascii=False).encode()
+def answer(content: Mapping[str, Any], status: int = 200) -> Response:
+    data = json.dumps(content, ensure_ascii=False).encode()
     return Response(status, [data], len(data))
 
 
