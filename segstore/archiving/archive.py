@@ -306,8 +306,8 @@ def archive(
     `store` is an open store, or a directory, which is opened "r" beside its writer. It may be a broker's
     directory, or one directory of a replicated store, whose replicas are archived up to their high
     watermarks. `topics` are names, None for all; the engine's internal topics are always archived.
-    `interval_ms` is the age that a record may reach before it is in the archive, if that keeps pace. An
-    existing archive is continued; another archiver of it ends with ArchiveFencedError.
+    `interval_ms` is the age that a record may reach before it is in the archive, if the archive keeps pace.
+    An existing archive is continued; another archiver of it ends with ArchiveFencedError.
 
     The archive keeps records that the store's retention deletes: for `retention_ms` by their timestamps, or
     until a partition has more than `retention_bytes`; -1: for ever. Deleted topics stay for `retention_ms`,

@@ -371,7 +371,7 @@ class ArchivedLog(Closing):
 
 
 def _is_hinted(batch: np.void, last_offset: int) -> bool:
-    """Return whether a batch can be the one at an entry of an offset index."""
+    """Return whether an entry of an offset index, with `last_offset`, can point to a batch."""
     found = int(batch["last_offset"])
     return found == last_offset or (int(batch["magic"]) != MAGIC and found < last_offset)
 

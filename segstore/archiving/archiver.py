@@ -1,9 +1,9 @@
 """`Archiver`: copies a store into an archive, tick by tick, under one claim.
 
-A tick takes a moment of the store, uploads the sealed segments that the archive needs before it, and writes
-one commit with pieces of all logs that have grown; then it checks that its claim is still the highest. A
-tick's records are in the archive when `tick` returns. In the archive: segments, lists, commits and states. On
-disk files are only read. Threads: one, and those of `Uploads`.
+A tick reads the ends of all logs at one moment, uploads the sealed segments that the archive needs before it,
+and writes one commit with pieces of all logs that have grown; then it checks that its claim is still the
+highest. A tick's records are in the archive when `tick` returns. In the archive: segments, lists, commits and
+states. On disk files are only read. Threads: one, and those of `Uploads`.
 """
 
 from __future__ import annotations
@@ -393,7 +393,7 @@ class Archiver:
         self._unreadable = set(now)
 
     def _throw_stale(self, each: PartitionArchive, carried: Carried) -> None:
-        """Move uploads into the trash whose segments the log does not have any more."""
+        """Move uploads of segments that have left the log into the trash."""
         stale = [mark for mark in each.ready if mark not in carried.marks]
         for mark in stale:
             self._trash.add(segment_objects(each.key, each.ready.pop(mark)), self.state.time)
@@ -409,7 +409,7 @@ class Archiver:
     # --- what is needed no more -------------------------------------------------------------------
 
     def _throw_old_commits(self, time: int) -> None:
-        """Move commits and states into the trash that the newest state does not need."""
+        """Move old commits and states into the trash, except those that the newest state needs."""
         needed = {piece.object for each in self.state.partitions.values() for piece in each.pieces}
         needed.add(str(self._last_state))
         old = self._commit_names - needed

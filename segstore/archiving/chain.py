@@ -62,8 +62,9 @@ def read_header(objects: Objects, name: CommitName) -> tuple[dict[str, Any], int
 
 
 def read_state(objects: Objects, time: int | None = None) -> ArchiveState:
-    """Return the newest state of an archive; with a `time` (ms) the newest state of the claim's history that
-    was valid then. Raises ArchiveError if there is no archive, CorruptArchiveError, UnsupportedFormatError.
+    """Return the newest state of an archive. With a `time` (ms), and if the archive has diverged since,
+    return the newest state of the claim that was valid at that time. Raises ArchiveError if there is no
+    archive, CorruptArchiveError, UnsupportedFormatError.
     """
     state = newest_state(objects)
     if state is None:

@@ -30,7 +30,7 @@ class LogBounds(NamedTuple):
 
 
 class NamedRange(NamedTuple):
-    """A range of an object. `log` is the bounds of the log in it, or None for a range of another file."""
+    """A range of an object. `log` is the bounds of the log in it, or None if the range is not a log's."""
 
     range: ObjectRange
     log: LogBounds | None

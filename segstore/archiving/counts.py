@@ -49,19 +49,19 @@ class CountedObjects:
         self._objects, self._counts, self.uri = objects, counts, objects.uri
 
     def list(self, prefix: str) -> dict[str, int]:
-        """List objects as `RemoteFiles.list`, counted."""
+        """List objects as `RemoteFiles.list`, and count the request."""
         return self._call("list", lambda: self._objects.list(prefix))
 
     def read(self, name: str) -> bytes:
-        """Read an object as `RemoteFiles.read`, counted."""
+        """Read an object as `RemoteFiles.read`, and count the request."""
         return self._call("read", lambda: self._objects.read(name))
 
     def read_range(self, name: str, at: int, length: int) -> bytes:
-        """Read a range as `RemoteFiles.read_range`, counted."""
+        """Read a range as `RemoteFiles.read_range`, and count the request."""
         return self._call("read", lambda: self._objects.read_range(name, at, length))
 
     def write(self, name: str, parts: Iterable[Buffer]) -> int:
-        """Write an object as `RemoteFiles.write`, counted."""
+        """Write an object as `RemoteFiles.write`, and count request and bytes."""
         size = self._call("write", lambda: self._objects.write(name, parts))
         self._counts.wrote(size)
         return size
@@ -73,7 +73,7 @@ class CountedObjects:
         self._call("delete", lambda: self._objects.delete(each))
 
     def delete_unfinished(self) -> int:
-        """Delete unfinished uploads as `RemoteFiles.delete_unfinished`, not counted."""
+        """Delete unfinished uploads as `RemoteFiles.delete_unfinished`, without counting."""
         return self._objects.delete_unfinished()
 
     def _call(self, kind: str, call: Callable[[], T]) -> T:

@@ -109,8 +109,8 @@ class _Writing:
 # --- threads -----------------------------------------------------------------------------------
 
 Work = Callable[[T, bytearray, Progress], object]
-"""Called with (task, buffer of the thread, progress). It reports written bytes to this `progress`, also 0
-bytes. After another task has failed, `progress` raises an exception that stops the work.
+"""A task's work, called with (task, buffer of the thread, progress). It reports written bytes to `progress`,
+also 0 bytes. After another task has failed, `progress` raises an exception, which stops the work.
 """
 
 

@@ -109,8 +109,8 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment, which may have no records yet; 0 if it does not
-        count.
+        """Return the base offset of the active segment, which may have no records yet; 0 unless `counts`, or
+        if it is above the high watermark.
         """
         base = plan.view.bases[-1]
         return base if counts and base <= plan.ends.high_watermark else 0

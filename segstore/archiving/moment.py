@@ -45,7 +45,7 @@ class Moment(NamedTuple):
 
 
 class Moments:
-    """Takes moments of a store that is open "r"."""
+    """Reads the state of a store, which is open "r", at one moment after the other."""
 
     def __init__(self, store: Store, settings: ArchiveSettings) -> None:
         assert isinstance(store.engine, StoreReader)

@@ -115,7 +115,7 @@ def claim_of_upload(text: str) -> ArchiverClaim | None:
 
 
 def parse_claim(text: str) -> ArchiverClaim | None:
-    """Return the claim that has this text as its `str`, or None."""
+    """Return the claim in a text that `str` made, or None."""
     match = _CLAIM_NAME.fullmatch(text)
     return None if match is None else ArchiverClaim(int(match[1]), match[2])
 

@@ -21,7 +21,7 @@ inodes.
 
 
 def source_of(identity: Iterable[int]) -> Source:
-    """Return the source with the numbers of `Files.identity`. Raises TypeError, ValueError."""
+    """Return the source from a result of `Files.identity`. Raises TypeError, ValueError."""
     inode, size, changed = identity
     return int(inode), int(size), int(changed)
 

@@ -151,7 +151,7 @@ def _overlap(one: ArchivedSegment, other: ArchivedSegment) -> int:
 
 
 def _covered(segment: ArchivedSegment, others: Collection[ArchivedSegment]) -> int:
-    """Return the number of a segment's offsets that other segments have; these must not overlap."""
+    """Return the number of a segment's offsets that `others` have. The others must not overlap."""
     return sum(_overlap(segment, each) for each in others)
 
 

@@ -50,9 +50,9 @@ once.
 
 
 class RemoteFiles:
-    """Objects by names below `uri`, a text without secrets for messages. Each method raises ArchiveError,
-    which names object and URI, if the file system refuses, or can't be reached within `patience` seconds;
-    pyarrow's error is its cause.
+    """Objects by names below a base. `uri` is the base's URI without secrets, for messages. Each method
+    raises ArchiveError, which names object and URI, if the file system refuses, or can't be reached within
+    `patience` seconds; pyarrow's error is its cause.
     """
 
     def __init__(

@@ -147,8 +147,8 @@ def _checked(topic: str, state: ArchiveState) -> str:
 
 
 def _open_once(files: Files, path: str) -> None:
-    """Open and close the store. It raises an error if the store is not sound, begins leader epochs, and
-    completes transactions.
+    """Open and close the store: this begins leader epochs, completes transactions, and raises an error if the
+    store is not sound.
     """
     with open_store(path, files=files) as store:
         build_indexes(store)

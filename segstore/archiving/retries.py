@@ -21,8 +21,8 @@ LASTING = (
     *("HTTP status 401", "HTTP status 403", "AuthenticationFailed", "AuthorizationFailure"),
     *("PERMISSION_DENIED", "UNAUTHENTICATED"),
 )
-"""Texts of pyarrow's errors that would come again at once. pyarrow gives these errors no class and no
-number.
+"""Texts of pyarrow errors after which an immediate second try fails, too. pyarrow gives these errors no class
+and no number.
 """
 _LASTING_TYPES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 

@@ -54,7 +54,7 @@ class SegmentHints:
         return None if found is None else self.position(extent, extent.segment.base + found[1])
 
     def end_position(self, extent: Extent, below: int) -> int:
-        """Return a byte after all batches that begin below an offset."""
+        """Return a position after all batches that begin below an offset."""
         if below >= extent.end or extent.segment is None or extent.length <= SMALL:
             return extent.length
         index = self._offset_index(extent)

@@ -20,7 +20,9 @@ MOST_UPLOADS = 64
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """`topics`: names, None for all. Times in ms; -1 for `retention_ms` and `retention_bytes`: no limit."""
+    """The arguments of an archiver. `topics`: names, None for all. Times in ms; -1 for `retention_ms` and
+    `retention_bytes`: no limit.
+    """
 
     topics: frozenset[str] | None
     interval_ms: int

@@ -58,14 +58,14 @@ class Trash:
                 self._since.setdefault(name, time)
 
     def keep(self, of_ways: Collection[str]) -> None:
-        """Keep all objects that earlier ways need, given by name: they are not deleted."""
+        """Protect these objects, which earlier ways need, from deletion."""
         self._of_ways = of_ways
         for name in self._since.keys() & set(of_ways):
             del self._since[name]
 
     @property
     def wants_list(self) -> bool:
-        """Return whether all objects should be listed. After True, that is so again after a day."""
+        """Return whether a list of all objects is due: at first, and a day after the last True."""
         if monotonic() < self._next_list:
             return False
         self._next_list = monotonic() + FULL_LIST

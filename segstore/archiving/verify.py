@@ -29,9 +29,9 @@ Check = Callable[[RemoteFiles, Collection[NamedObject], Progress], list[Finding]
 
 
 class Verified(NamedTuple):
-    """The result of `verify`. `objects` is the number of checked objects, `bytes` their bytes that were read.
-    `unnamed` objects exist but are named no longer or not yet; they are not a fault, an archiver removes them
-    later.
+    """The result of `verify`. `objects` is the number of checked objects, `bytes` the number of bytes that
+    were read. `unnamed` objects exist but are named no longer or not yet; they are not a fault, an archiver
+    removes them later.
     """
 
     findings: list[Finding]

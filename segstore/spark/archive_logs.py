@@ -57,7 +57,9 @@ class ArchiveAlone:
         return self._logs.log(*partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return `question` of a partition's log. Raises UnknownTopicOrPartitionError, ArchiveError."""
+        """Call `question` with a partition's log, and return its result. Raises
+        UnknownTopicOrPartitionError, ArchiveError.
+        """
         return question(self.log(partition))
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
@@ -66,7 +68,7 @@ class ArchiveAlone:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return a partition's end offset, by `end_of`. The leader epoch is not looked up."""
+        """Return `end_of` of a partition's log as its end. The leader epoch is not looked up."""
         return OffsetAndEpoch(self.ask(partition, end_of))
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
@@ -86,13 +88,15 @@ class ArchiveAlone:
         return ()
 
     def visible(self, partition: TopicPartition) -> int:
-        """Return the offset up to which records are read at the isolation level."""
+        """Return the end of the records at the isolation level: the high watermark or the last stable
+        offset.
+        """
         log = self.log(partition)
         return log.last_stable_offset if self._committed else log.end_offset
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of the batch that has `offset`, or `offset` if that batch is corrupt. Raises
-        the errors of `ask`.
+        """Return the base offset of a batch at or shortly before `offset`, or `offset` if that batch is
+        corrupt. Raises the errors of `ask`.
         """
         try:
             return self.log(partition).edge(offset)
@@ -185,20 +189,20 @@ class ArchiveBelow:
         self._live.check(topic, partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return `question` of a partition's log. Raises UnknownTopicOrPartitionError, StoreClosedError,
+        """Call `question` with a partition's log, and return its result. Raises UnknownTopicOrPartitionError, StoreClosedError,
         ConfigError, ArchiveError.
         """
         archived = self._archived(partition)
         return self._live.ask(partition, lambda live: question(LayeredLog(live, archived)))
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Wait until the store's records of these partitions are visible, as `PlainLogs.await_shown`."""
+        """Do nothing: `there` waits for each partition instead."""
         self._live.await_shown(partitions)
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the end offset of the store's log and its leader epoch, as `PlainLogs.end`."""
+        """Return the end offset of the store's log, as `PlainLogs.end`."""
         return self._live.end(partition, end_of, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
@@ -230,7 +234,9 @@ class ArchiveBelow:
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of a batch of archive or store. Raises the errors of `ask`."""
+        """Return the base offset of a batch of archive or store, at or shortly before `offset`. Raises the
+        errors of `ask`.
+        """
         if offset < self._live.ask(partition, lambda log: log.start_offset):
             return self._below.edge(partition, offset)
         return self._live.edge(partition, offset)

@@ -175,7 +175,9 @@ def reprocess(
     job_id: str | None,
     options: dict[str, Any],
 ) -> Adoption | None:
-    """Append `function` of a topic's records to another topic: `segstore.spark.reprocess`."""
+    """Append the rows that `function` makes of a topic's records to another topic:
+    `segstore.spark.reprocess`.
+    """
     from pyspark.sql.types import StructType
 
     held = {name: str(value) for name, value in source_options(path, source, options).items()}
@@ -241,7 +243,7 @@ def _typed(name: str, column: pa.Array) -> pa.Array:
 # `verify` checks every CRC, record and index of a store, on all executors.
 
 TASK_BYTES = 64 << 20
-"""The bytes that a task checks, about; a segment that is larger is one task."""
+"""The approximate bytes that a task checks. A larger segment is a task of its own."""
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:

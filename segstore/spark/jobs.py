@@ -77,8 +77,8 @@ def reprocess(
     job_id: str | None = None,
     **options: object,
 ) -> Adoption | None:
-    """Append `function` of the records of topic `source` to topic `target`: all rows or none, and once for a
-    `job_id`. Return the offsets that were written, or None without rows.
+    """Append the rows that `function` makes of the records of topic `source` to topic `target`: all rows or
+    none, and once for a `job_id`. Return the offsets that were written, or None without rows.
 
     `function` takes a batch with the columns of the source (headers too) and returns a batch with columns of
     the sink, a Table, several of them, or None. It runs in Spark's tasks; rows don't pass through the JVM.

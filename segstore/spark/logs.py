@@ -107,7 +107,7 @@ def batch_edge(log: PlannedLog, offset: int) -> int:
 def await_shown(log: PlannedLog, end: int) -> None:
     """Wait until a log's high watermark reaches `end`, or until the log ends below `end`.
 
-    After a kill of its writer, a replica's high watermark is lower than what it showed before (R38; Kafka:
+    After a kill of its writer, a replica's high watermark is lower than what it showed before (Kafka:
     KIP-207). Raises OffsetNotAvailableError after PATIENCE seconds; no record is lost.
     """
     until = time.monotonic() + PATIENCE
@@ -148,7 +148,9 @@ class PlainLogs:
         return self._store.topics()[topic].topic_id
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Return `question` of a partition's log. Raises UnknownTopicOrPartitionError, StoreClosedError."""
+        """Call `question` with a partition's log, and return its result. Raises
+        UnknownTopicOrPartitionError, StoreClosedError.
+        """
         return question(self._store.partition(*partition))
 
     def agreed(self, partition: TopicPartition, at: OffsetAndEpoch) -> int:
@@ -164,9 +166,10 @@ class PlainLogs:
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return a partition's end offset, by `end_of`, but `start` if the log has records up to it and does
-        not show them yet: after a kill of the writer a replica's high watermark is too low. Leader epochs are
-        not looked up.
+        """Return `end_of` of a partition's log as its end. Leader epochs are not looked up.
+
+        It is `start` if the log has records up to `start` and does not show them yet: after a kill of the
+        writer a replica's high watermark is too low.
         """
         begin = 0 if start is None else start.offset
         end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))
@@ -211,8 +214,8 @@ class PlainLogs:
 
 
 def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
-    """Return the offset up to which a log agrees with the log that a position was taken from (KIP-320), or -1
-    if the logs differ and the offset is not known: the log was restored from an older copy and then written.
+    """Return the offset up to which a log agrees with the log of a position (KIP-320). They differ if the log
+    was restored from an older copy and then written. -1: they differ, and the offset is not known.
 
     Without proof of a difference the position's own offset is returned: if no leader epochs are known, or if
     the log ends below the position; the log's end then shows the loss.
@@ -279,7 +282,9 @@ class ReplicatedLogs:
         question: Callable[[ObservedLog], T],
         holding: OffsetAndEpoch | None = None,
     ) -> T:
-        """Return `question` of a replica's log that has the position `holding`, as `ReplicatedReader.ask`."""
+        """Call `question` with the log of a replica that has the position `holding`, and return its result,
+        as `ReplicatedReader.ask`.
+        """
         return self._reader.ask(*partition, question, holding)
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
@@ -290,7 +295,7 @@ class ReplicatedLogs:
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
         """Return a partition's end offset, by `end_of`, with its leader epoch. It is `start`, the end of the
-        last read, while a new leader has the records below `start` and does not show them yet (R38).
+        last read, while a new leader has the records below `start` and does not show them yet.
         """
 
         def asked(log: ObservedLog) -> OffsetAndEpoch:

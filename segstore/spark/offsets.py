@@ -179,7 +179,9 @@ class OffsetSpec:
     epochs: Offsets = field(default_factory=dict)
 
     def refuse(self, word: str, reason: str) -> None:
-        """Raise ConfigError if a partition has the number of `word`."""
+        """Raise ConfigError, with `reason`, if the option has "earliest" or "latest" (`word`) for a
+        partition.
+        """
         number = _WORDS[word]
         if not self.times and (self.everywhere == number or number in self.each.values()):
             what = word if self.everywhere == number else f"{number} ({word})"

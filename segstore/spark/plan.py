@@ -56,8 +56,8 @@ def divide(
 
 
 def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
-    """Cut a range into parts of `most` offsets. A batch with more offsets is cut within, because the limit is
-    one of records.
+    """Cut a range into parts of `most` offsets. A batch with more offsets is split, because the limit is one
+    of records.
     """
     start = whole.start
     while whole.end - start > most:

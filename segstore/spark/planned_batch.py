@@ -25,7 +25,7 @@ log = logging.getLogger("segstore.spark")
 
 _LOCATION = re.compile(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(/.*)")
 _BEFORE = (
-    2  # lines: the version; watermark, time and settings, which a new plan of equal offsets has otherwise
+    2  # lines: the version; then watermark, time and settings, which differ in a new plan of the same offsets
 )
 _MOST_TEXT = 400
 _MOST_BYTES = 1 << 26

@@ -1,5 +1,8 @@
-"""A row's partition is its own column's value, else Kafka's choice for its key. Rows without partition and
-key stick to a partition for about a MiB and then go to the next one (BuiltInPartitioner, KIP-794).
+"""`Divider`: divides Arrow rows among the partitions of topics, without a Python object per row.
+
+A row's partition is the value of its column `partition`, else Kafka's choice for its key. Rows without both
+stick to a partition for about a MiB and then go to the next one (BuiltInPartitioner, KIP-794). Threads: one,
+a task's.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ COLUMNS = {
 """The columns that may be written, with their types."""
 
 PASSED_OVER = ("offset", "timestampType")
-"""Columns of the source that the sink ignores, because the log assigns them. Rows of the source can so be
+"""Columns of the source that the sink ignores, because the log assigns them. So rows of the source can be
 written unchanged.
 """
 

@@ -169,7 +169,7 @@ class SliceReader:
         self, place: str, part: OffsetSlice, until: OffsetAndEpoch, start: int
     ) -> Iterator[Records]:
         """Yield a replica's records. Raises ReplicaOfflineError if it lacks some. It is checked before and
-        after, so that no records of another leader in their place are taken.
+        after, so that no records are taken which another leader wrote in their place.
         """
         with storage.open(place, "r") as store:
             replica = ObservedLog(store, part.topic, part.partition)

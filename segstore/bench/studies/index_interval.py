@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # These functions make the logs, and look up records in them.
 
 PER_BATCH, VALUE = 8, 100  # records, bytes
-RECORD_OVERHEAD = 8  # bytes that a record takes beside its value, about
+RECORD_OVERHEAD = 8  # approximate bytes of a record beside its value
 INDEXES = (".index", ".timeindex")
 
 

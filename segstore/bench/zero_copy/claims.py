@@ -29,8 +29,8 @@ from segstore.storage.transfer.sinks import Sink
 # reverse makes a winner.
 
 MARGIN = 0.03
-"""A fraction of the better method's nearest run. Two runs of one method on a machine at rest may differ by so
-much.
+"""The least margin of a win, as a fraction of the better method's nearest run: two runs of one method on a
+machine at rest may differ by less.
 """
 MORE_IS_BETTER = {THROUGHPUT: True, CPU: False}
 """The measures in which a way can win, and whether more of each is better."""
@@ -165,8 +165,8 @@ def against_bare_loop(results: Results) -> ClaimFinding:
 
 
 def cpu_against_read(results: Results) -> ClaimFinding:
-    """Return each method's CPU time of the sender a byte relative to read's, by medians, at the size nearest
-    to 64 KiB.
+    """Return each method's CPU time (of the sender, a byte) relative to that of read, by medians, at the size
+    nearest to 64 KiB.
     """
     size = min(results.values("size"), key=lambda one: abs(one - 64 * KIB))
     said = []
@@ -273,7 +273,7 @@ def wins(results: Results) -> Won:
 
 
 def marked(results: Results) -> Results:
-    """Return the results with the measures that each cell's method wins in the cell's note "wins"."""
+    """Return the results with a note "wins" in each cell: the measures that the cell's method wins."""
     won = wins(results)
     return replace(results, cells=[_marked(cell, won) for cell in results.cells])
 

@@ -2,8 +2,8 @@
 CPU), and the passes over all contenders.
 
 On disk: reads only. Threads: one, and no other may run in the process: the CPU time is that of the whole
-process, because io_uring's workers are its threads. The kernel keeps the sum of CPU time in nanoseconds, but
-its division into user and system time only by its tick of some milliseconds.
+process, because io_uring's workers are its threads. The kernel counts that time in nanoseconds, but divides
+it into user and system time by its tick of some milliseconds.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class Contender(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """The measurements to make. `seconds` is the length of a run. `stretch` is the size of a log in bytes,
-    about, and so the most that a run sends.
+    """The measurements to make. `seconds` is the length of a run. `stretch` is the approximate size of a log
+    in bytes, and the most that a run sends.
     """
 
     sizes: tuple[int, ...] = tuple(SIZES.values())
@@ -99,8 +99,8 @@ class MeasuredLog(NamedTuple):
 
 
 def batch_bytes(size: int) -> int:
-    """Return the size of a batch in bytes for transfers of `size` bytes. A transfer takes one batch up to
-    MOST_BATCH, and several above it.
+    """Return the size of a batch in bytes for transfers of `size` bytes. Transfers up to MOST_BATCH are one
+    batch, larger transfers are several.
     """
     return min(size, MOST_BATCH)
 

@@ -374,8 +374,8 @@ def _guarded(run: Callable[[], Response]) -> Response:
 def _struck(
     faults: list[OperationFault], name: str, path: str, *, after: bool
 ) -> Response | OperationFault | None:
-    """Return the failure that a fault makes of the answer, or the fault if it cuts the connection, else
-    None.
+    """Apply the faults before or after an operation. Return an error response, a fault that cuts the
+    connection, or None.
     """
     for fault in (fault for fault in faults if fault.after is after):
         if fault.kind == "delay":

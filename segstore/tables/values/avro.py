@@ -70,7 +70,9 @@ class AvroDecoder:
             raise InvalidArgumentError(f"value_schema: {error}") from error
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return these columns of the values. Raises BadValues, pyarrow.ArrowInvalid, OverflowError."""
+        """Decode the values, and return the columns `names`. Raises BadValues, pyarrow.ArrowInvalid,
+        OverflowError.
+        """
         read = self._plain if self._by_id is None else self._written
         rows: list[Any] = []
         bad: dict[int, str] = {}

@@ -38,7 +38,9 @@ class FunctionDecoder:
         self.schema = pa.schema(list(self._type) if self.is_object else [(VALUE, self._type)])
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return these columns of the values. Raises InvalidTypeError, and the errors of the function."""
+        """Decode the values, and return the columns `names`. Raises InvalidTypeError, and the errors of
+        the function.
+        """
         there = values.drop_null()
         made = _array(self._function(there))
         if len(made) != len(there):

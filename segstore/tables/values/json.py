@@ -40,7 +40,9 @@ class JsonDecoder:
         self._deep = has_struct(schema.field(0).type) if not is_object else False
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return these columns of the values. Raises BadValues, pyarrow.ArrowInvalid, ValueError."""
+        """Decode the values, and return the columns `names`. Raises BadValues, pyarrow.ArrowInvalid,
+        ValueError.
+        """
         fields = [self.schema.field(name) for name in names]
         if not len(values):
             return [pa.array([], field.type) for field in fields]

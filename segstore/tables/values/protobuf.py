@@ -45,7 +45,7 @@ class ProtobufDecoder:
         self.schema = pa.schema([(each.name, each.type) for each in self._fields.values()])
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return these columns of the values. Raises BadValues, pyarrow.ArrowInvalid."""
+        """Decode the values, and return the columns `names`. Raises BadValues, pyarrow.ArrowInvalid."""
         messages: list[Any] = []
         bad: dict[int, str] = {}
         parse = self._class.FromString
