@@ -50,7 +50,7 @@ def attach(
     Raises MissingPackageError without duckdb and pyarrow, or with a DuckDB before 1.4.2;
     UnknownTopicOrPartitionError; InvalidArgumentError if a table has the name of a view, or if two names
     differ only in case, which DuckDB ignores; and the errors of `segstore.dataset`. Queries raise DuckDB's
-    errors, with the messages of segstore's.
+    errors, with the texts of segstore's errors.
     """
     with Needing("duckdb", "segstore.duckdb.attach"):
         import duckdb
@@ -114,8 +114,8 @@ _TABLES = """
     select view_name from duckdb_views()
     where not temporary and not internal and in_search_path(database_name, schema_name)
 """
-"""The tables and views that a temporary view would hide. Temporary views are not listed: `register` replaces
-them, and DuckDB itself refuses a second temporary table.
+"""The tables and views that a temporary view would hide. Temporary ones are not listed, because DuckDB itself
+refuses a name that one has.
 """
 
 

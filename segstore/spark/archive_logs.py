@@ -189,8 +189,9 @@ class ArchiveBelow:
         self._live.check(topic, partition)
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
-        """Call `question` with a partition's log, and return its result. Raises UnknownTopicOrPartitionError, StoreClosedError,
-        ConfigError, ArchiveError.
+        """Call `question` with a partition's log, and return its result.
+
+        Raises UnknownTopicOrPartitionError, StoreClosedError, ConfigError, ArchiveError.
         """
         archived = self._archived(partition)
         return self._live.ask(partition, lambda live: question(LayeredLog(live, archived)))

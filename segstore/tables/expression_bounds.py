@@ -1,7 +1,7 @@
 """`Bounds` of a filter that is an `Expression` of Arrow. Nothing is on disk.
 
-An unknown part of an expression bounds no record, so that all records are read that Arrow's filter would
-keep.
+An unknown part of an expression excludes no record: all records that Arrow's filter would keep are within the
+bounds.
 
 Functions without state: safe from any thread. It imports pyarrow, and is imported only for a table.
 """
@@ -62,7 +62,7 @@ def bounds_of(expression: pc.Expression | None, partitions: Callable[[], Collect
 
 
 def _called(name: str, arguments: list[Any], partitions: Callable[[], Collection[int]]) -> Truth | None:
-    """Return the truth of a call, or None for an unknown function."""
+    """Return the `Truth` of a call, or None for an unknown function."""
     if any(isinstance(each, Element) and each.kind == "nested_field_ref" for each in arguments):
         return None
     if name in _LOGIC:

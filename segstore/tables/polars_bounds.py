@@ -1,7 +1,7 @@
 """`bounds_of`: the bounds of partitions, offsets and timestamps that a predicate of polars implies.
 
-The predicate is read in polars' own JSON form. An unknown part bounds no record: bounds only skip reads, and
-polars applies the predicate to the records that are read.
+The predicate is read in polars' own JSON form. An unknown part excludes no record: bounds only skip reads,
+and polars applies the predicate to the records that are read.
 
 On disk: nothing. Threads: no state. It imports polars, and is imported only when polars asks for records.
 """
@@ -62,8 +62,8 @@ class Span(NamedTuple):
 
 
 class _BoundsWalk:
-    """A walk over a predicate. The bounds of a node have all records for which the node is `wanted` (True or
-    False); for other records it is null or the opposite.
+    """A walk over a predicate. The bounds of a node contain all records for which the node is `wanted` (True
+    or False); for other records it is null or the opposite.
     """
 
     def __init__(self, topic: str, partitions: Callable[[], Iterable[int]]) -> None:

@@ -41,7 +41,7 @@ class TopicFrames:
         n_rows: int | None,
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
-        """Yield the wanted columns of those among the first `n_rows` records for which `predicate` is true.
+        """Yield those of the first `n_rows` records for which `predicate` is true, with the wanted columns.
         `batch_size` is a hint that is ignored, because slices would cost more than they save. Raises the
         errors of `Store.scan`, and polars' for a predicate that it can't compute.
         """

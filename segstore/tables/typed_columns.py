@@ -52,7 +52,7 @@ class TypedColumns:
             )
 
     def stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the topic's columns from which these are made."""
+        """Return the topic's columns from which `columns` are made."""
         plain = [name for name in columns if name not in self._made]
         if len(plain) == len(columns):
             return plain

@@ -53,7 +53,8 @@ class AvroDecoder:
     @classmethod
     def by_id(cls, schemas: Schemas, first: First) -> Self:
         """Return the decoder of values with a prefix. The columns are those of the schema with the highest
-        id; for a callable, the highest id in the first records. Raises InvalidArgumentError.
+        id: of the mapping's ids, or, for a callable, of the ids in the first records. Raises
+        InvalidArgumentError.
         """
         if isinstance(schemas, Mapping):
             ids = [_id(each) for each in schemas]

@@ -166,7 +166,8 @@ def full_name(schema: Any) -> str:
 
 def branch_names(schemas: list[Any]) -> dict[str, str]:
     """Return the fields of a union's struct by the full names of its branches. A field has its branch's name,
-    without the namespace if the short name is unique. int is within long, and float within double.
+    without the namespace if the short name is unique. Values of int are in the field of long, and those of
+    float in the field of double, if both types are branches.
     """
     branches = {full_name(each): each for each in schemas if each != "null"}
     for narrow, wide in (("int", "long"), ("float", "double")):
