@@ -137,7 +137,7 @@ class Archiver:
         while True:
             moment, plans = self._planned()
             first = [each for plan in plans for each in plan.first]
-            chosen = self._some(first)
+            chosen = self._first_of_a_commit(first)
             self._upload(chosen, moment.time)
             whole = len(chosen) == len(first)
             if not whole:
@@ -147,7 +147,7 @@ class Archiver:
                 break
         if not written and (look or monotonic() - self._looked >= _LOOK):
             self._check()
-        self._fly(plans, moment.time)
+        self._begin_later_uploads(plans, moment.time)
         return moment
 
     def _check(self) -> None:
@@ -211,7 +211,7 @@ class Archiver:
 
     # --- segments ---------------------------------------------------------------------------------
 
-    def _some(self, first: list[SealedSegment]) -> list[SealedSegment]:
+    def _first_of_a_commit(self, first: list[SealedSegment]) -> list[SealedSegment]:
         """Return the first segments of all partitions, up to the size for which one commit waits."""
         size = 0
         found: list[SealedSegment] = []
@@ -236,7 +236,7 @@ class Archiver:
         self.partitions[each.key].ready[made.base, made.source] = made
         self._counts.segments += 1
 
-    def _fly(self, plans: Iterable[PartitionPlan], time: int) -> None:
+    def _begin_later_uploads(self, plans: Iterable[PartitionPlan], time: int) -> None:
         """Begin the uploads that run beside the ticks."""
         for plan in plans:
             for each in plan.later:
@@ -350,7 +350,7 @@ class Archiver:
         self.is_uncertain = False
         if is_state:
             self._last_state = commit.name
-            self._throw_old_commits(commit.time)
+            self._trash_old_commits(commit.time)
 
     def _note(
         self, draft: CommitDraft, before: Mapping[TopicIdPartition, ArchivedPartition], commit: CommitWriter
@@ -368,14 +368,14 @@ class Archiver:
             each.ready = {mark: one for mark, one in each.ready.items() if one.upload not in kept}
         self._note_carried(draft)
         for key in before.keys() - self.state.partitions.keys():
-            self._throw_partition(key, before[key], commit.time)
+            self._trash_partition(key, before[key], commit.time)
 
     def _note_carried(self, draft: CommitDraft) -> None:
         for key, carried in draft.carried.items():
             each = self.partitions[key]
             each.ends = carried.ends
             each.inodes = {base: inode for base, inode in carried.inodes.items() if base >= carried.least}
-            self._throw_stale(each, carried)
+            self._trash_stale(each, carried)
             self.problems.pop(key, None)
             if carried.problem is not None:
                 self.problems[key] = carried.problem
@@ -392,13 +392,13 @@ class Archiver:
         self.problems |= now
         self._unreadable = set(now)
 
-    def _throw_stale(self, each: PartitionArchive, carried: Carried) -> None:
+    def _trash_stale(self, each: PartitionArchive, carried: Carried) -> None:
         """Move uploads of segments that have left the log into the trash."""
         stale = [mark for mark in each.ready if mark not in carried.marks]
         for mark in stale:
             self._trash.add(segment_objects(each.key, each.ready.pop(mark)), self.state.time)
 
-    def _throw_partition(self, key: TopicIdPartition, had: ArchivedPartition, time: int) -> None:
+    def _trash_partition(self, key: TopicIdPartition, had: ArchivedPartition, time: int) -> None:
         each = self.partitions.pop(key)
         for one in (*each.listed.segments, *each.ready.values()):
             self._trash.add(segment_objects(key, one), time)
@@ -408,7 +408,7 @@ class Archiver:
 
     # --- what is needed no more -------------------------------------------------------------------
 
-    def _throw_old_commits(self, time: int) -> None:
+    def _trash_old_commits(self, time: int) -> None:
         """Move old commits and states into the trash, except those that the newest state needs."""
         needed = {piece.object for each in self.state.partitions.values() for piece in each.pieces}
         needed.add(str(self._last_state))

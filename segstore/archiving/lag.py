@@ -26,7 +26,7 @@ def lags(moments: Moments, archiver: Archiver | None) -> dict[tuple[str, int], L
         there = had.get(key)
         end = ends.start if there is None else there.end
         records = max(ends.high_watermark - end, 0)
-        behind = _bytes_behind(moments, key, ends, there) if records else 0
+        behind = _lag_bytes(moments, key, ends, there) if records else 0
         found[key.topic, key.partition] = Lag(records, behind, ms if records else 0)
     return found
 
@@ -43,7 +43,7 @@ def total_of(found: Mapping[tuple[str, int], Lag]) -> Lag:
     )
 
 
-def _bytes_behind(moments: Moments, key: TopicIdPartition, ends: Ends, had: ArchivedPartition | None) -> int:
+def _lag_bytes(moments: Moments, key: TopicIdPartition, ends: Ends, had: ArchivedPartition | None) -> int:
     """Return the number of the log's bytes after the archived ones."""
     try:
         view = moments.view(key)

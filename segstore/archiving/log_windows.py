@@ -190,7 +190,7 @@ def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | N
         return None
     if stop.status == lib.SEG_SHORT and stop.need <= left:
         return ask._replace(size=max(stop.need, LEAST_ENTRY, 2 * len(data)), until=ask.extent.length)
-    if len(data) >= MOST_SEARCHED or _whole_behind(ask, data, 0, ask.begin) is not None:
+    if len(data) >= MOST_SEARCHED or _next_whole_batch(ask, data, 0, ask.begin) is not None:
         return None
     return ask._replace(size=MOST_SEARCHED, until=ask.extent.length)
 
@@ -200,7 +200,7 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
     after, end = ask.position + used, stop.last_offset + 1 if headers else ask.begin
     if stop.status in (lib.SEG_END, lib.SEG_FULL) or (stop.status == lib.SEG_SHORT and headers):
         return BatchWindow(ask, data, headers, after, extent.end if after >= extent.length else end, None)
-    found = _whole_behind(ask, data, used, end)
+    found = _next_whole_batch(ask, data, used, end)
     if found is None and headers:  # the next window begins with the damage
         return BatchWindow(ask, data, headers, after, end, None)
     after, end = (extent.length, extent.end) if found is None else found
@@ -208,7 +208,7 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
     return BatchWindow(ask, data, headers, after, end, damage)
 
 
-def _whole_behind(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
+def _next_whole_batch(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
     """Return (byte of the extent, base offset) of the first whole batch after damage."""
     found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), bad + 1, least, MAX_OFFSET)
     if found < 0:

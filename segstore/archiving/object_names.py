@@ -104,7 +104,7 @@ def commits_of(claim: ArchiverClaim) -> str:
 
 
 def upload(claim: ArchiverClaim, number: int) -> str:
-    """Return the upload's part of an object's name."""
+    """Return the id of an upload, which is a part of its objects' names."""
     return f"{claim}-{number}"
 
 

@@ -72,7 +72,7 @@ def plan_partition(
     have = ready.keys() | {(each.base, each.source) for each in listed.current}
     missing = [each for each in sealed if (each.local.base_offset, each.source) not in have]
     tail = _tail(view, listed, pieces[len(lost) :])
-    at_once = bool(lost) or not pieces or _size_behind(view, tail) > MOST_IN_PIECES
+    at_once = bool(lost) or not pieces or _tail_bytes(view, tail) > MOST_IN_PIECES
     begin = pieces[0].base if pieces and not lost else _listed_end(listed)
     first = [each for each in missing if at_once and each.end > begin]
     later = [each for each in missing if each not in first]
@@ -192,7 +192,7 @@ def _lost(
     return pieces[: gone[-1] + 1] if gone else ()
 
 
-def _size_behind(view: LogView, tail: tuple[int, int]) -> int:
+def _tail_bytes(view: LogView, tail: tuple[int, int]) -> int:
     base, position = tail
     sizes = (view.end_of(slot) for slot, each in enumerate(view.bases) if each >= base)
     return sum(sizes) - position

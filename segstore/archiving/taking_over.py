@@ -47,7 +47,7 @@ def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> T
     moment = moments.take()
     if before is None:
         before = ArchiveState(CommitName(claim, 0, STATE), 0)
-    _look_whose(objects, before, moments.store.path, moment)
+    _warn_if_foreign(objects, before, moments.store.path, moment)
     listed = read_lists(objects, before, uploads)
     compared = {
         key: found
@@ -93,7 +93,7 @@ def _read(objects: WritableObjects) -> ArchiveState | None:
     return newest_state(objects)
 
 
-def _look_whose(objects: WritableObjects, before: ArchiveState, path: str, moment: Moment) -> None:
+def _warn_if_foreign(objects: WritableObjects, before: ArchiveState, path: str, moment: Moment) -> None:
     """Warn if the store has none of the archive's topics."""
     there = {key for key, each in before.topics.items() if each.deleted is None and each.topic_id}
     if there and not there & moment.all_topics:

@@ -104,9 +104,7 @@ class ArchiveAlone:
             return offset  # the task that reads this batch reports it
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return the archive's objects for a range of offsets, listed in the part of the contents that a task
-        needs.
-        """
+        """Return a source for a range of offsets: the archived contents of the range, with their objects."""
         log = self.log(partition)
         contents = log.contents.part(start, end)
         if self._committed:

@@ -74,9 +74,10 @@ class LogSource(NamedTuple):
 
 
 class There(NamedTuple):
-    """A log's part in a micro-batch: offsets from `first` on, below `last`. `start` is the micro-batch's
-    start, and `end` its end, if the log agrees with the plan up to there; else the offset up to which it
-    agrees, or -1.
+    """The extent of a log in a micro-batch: it has offsets from `first` on, below `last`.
+
+    `start` and `end` are the micro-batch's own start and end, if the log agrees with the query's plan up to
+    them; else the offset up to which it agrees, or -1 if that is not known.
     """
 
     first: int

@@ -10,7 +10,7 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.replication.observed_log import GONE, OffsetAndEpoch
 from segstore.spark.logs import There
 from segstore.spark.offsets import names
-from segstore.spark.plan import Lookup, PlannedRange, taken_back
+from segstore.spark.plan import Lookup, PlannedRange, divergence_text
 
 
 def range_of(
@@ -31,10 +31,10 @@ def range_of(
         return None
     begin = 0 if start is None else start.offset
     if start is not None and there.start < start.offset:
-        lookup.lost(taken_back(partition, start, there.start))
+        lookup.lost(divergence_text(partition, start, there.start))
         begin = there.start if there.start >= 0 else begin
     elif there.end < end.offset:
-        lookup.lost(taken_back(partition, end, there.end))
+        lookup.lost(divergence_text(partition, end, there.end))
     else:
         _check_there(lookup, partition, there, begin, end.offset)
     # If the logs differ before the end, the next micro-batch begins at that offset: no record comes twice.

@@ -233,7 +233,7 @@ class Lookup(Closing):
                 f"offsets {first} to {end} are; give one of those, or -2 for earliest"
             )
         elif (agreed := self.logs.there(partition, None, at).end) < offset:
-            self.lost(taken_back(partition, at, agreed))
+            self.lost(divergence_text(partition, at, agreed))
             offset = agreed if agreed >= 0 else offset
         return min(max(offset, first), self._end_of(partition))
 
@@ -257,7 +257,7 @@ class Lookup(Closing):
         log.warning("%s; failOnDataLoss=false: what is left is read", what)
 
 
-def taken_back(partition: TopicPartition, at: OffsetAndEpoch, agreed: int) -> str:
+def divergence_text(partition: TopicPartition, at: OffsetAndEpoch, agreed: int) -> str:
     """Return the message for a log that differs, from the offset `agreed` on, from the log that a position
     was taken from. -1: the offset is not known.
     """

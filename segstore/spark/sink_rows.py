@@ -51,7 +51,7 @@ class Divider:
         for topic, part in self._by_topic(rows):
             info = self._find(topic)
             slots = self._slots(info, part)
-            for slot, group in _sorted_apart(part, slots):
+            for slot, group in _grouped_by_slot(part, slots):
                 yield SinkRows(topic, info.partition_ids[slot], group)
 
     def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -65,7 +65,7 @@ class Divider:
             )
         named = column.dictionary_encode()
         topics = named.dictionary.to_pylist()
-        for slot, part in _sorted_apart(rows, named.indices.to_numpy()):
+        for slot, part in _grouped_by_slot(rows, named.indices.to_numpy()):
             yield topics[slot], part
 
     # --- partitions -----------------------------------------------------------------------
@@ -117,7 +117,7 @@ def _slots_of(info: TopicInfo, given: NDArray[np.int32]) -> NDArray[np.integer[A
     return slots
 
 
-def _sorted_apart(
+def _grouped_by_slot(
     rows: pa.RecordBatch, slots: NDArray[np.integer[Any]]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of each slot, in their order. Rows are copied only if a slot's rows are not

@@ -188,7 +188,7 @@ class BrokerConnection:
         each call. Raises the errors of `ask`.
         """
         try:
-            return self._came(room)
+            return self._receive_some(room)
         except (OSError, ValueError) as error:
             late = f"an answer was not received in {coming.limit_ms} ms"
             raise self._ended(coming.api, late, error) from error
@@ -335,9 +335,9 @@ class BrokerConnection:
         receives most answers as a whole. The time-out applies to each call.
         """
         room = self._room = self._room or bytearray(_ROOM)
-        got = self._came(room)
+        got = self._receive_some(room)
         while got < _LEAST:
-            got += self._came(memoryview(room)[got:])
+            got += self._receive_some(memoryview(room)[got:])
         size = self._size(room)
         if got - _INT32.size > size:
             raise OSError(f"{got - _INT32.size - size} bytes came behind an answer")
@@ -353,9 +353,9 @@ class BrokerConnection:
         """Receive until `room`, which is filled up to `at`, is full."""
         while at < len(room):
             self._bound(late)
-            at += self._came(room[at:])
+            at += self._receive_some(room[at:])
 
-    def _came(self, room: bytearray | memoryview) -> int:
+    def _receive_some(self, room: bytearray | memoryview) -> int:
         """Receive the available bytes, at least one."""
         got = self._socket.recv_into(room)
         if not got:

@@ -55,12 +55,12 @@ def read_metadata(answer: Any) -> ClusterMetadata:
 
 def _topic(held: Any, repeated: bool) -> Topic:
     topic_id = names.topic_id_of(held.topic_id) if any(held.topic_id) else ""
-    partitions = {} if held.error_code else {p.partition_index: _led(p) for p in held.partitions}
+    partitions = {} if held.error_code else {p.partition_index: _leader_of(p) for p in held.partitions}
     repeated |= not held.error_code and len(partitions) < len(held.partitions)
     return Topic(held.name, topic_id, held.is_internal, held.error_code, partitions, repeated)
 
 
-def _led(held: Any) -> LeaderAndEpoch:
+def _leader_of(held: Any) -> LeaderAndEpoch:
     # A partition with a missing replica (REPLICA_NOT_AVAILABLE) has a leader nevertheless.
     gone = held.error_code not in (Code.NONE, Code.REPLICA_NOT_AVAILABLE)
     return LeaderAndEpoch(NO_LEADER if gone else held.leader_id, held.leader_epoch)

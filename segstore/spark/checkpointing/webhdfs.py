@@ -229,10 +229,10 @@ class WebHdfs:
     def _served(self, name: str, path: str, run: Callable[[], Response]) -> Response | None:
         began = time.monotonic()
         faults = self._faults.meeting(name, path)
-        outcome = _struck(faults, name, path, after=False)
+        outcome = _faulted(faults, name, path, after=False)
         if outcome is None:
             outcome = _guarded(run)
-            outcome = _struck(faults, name, path, after=True) or outcome
+            outcome = _faulted(faults, name, path, after=True) or outcome
         self._faults.note(name, path, 0 if isinstance(outcome, OperationFault) else outcome.status, began)
         return None if isinstance(outcome, OperationFault) else outcome
 
@@ -371,7 +371,7 @@ def _guarded(run: Callable[[], Response]) -> Response:
         return failure(error)
 
 
-def _struck(
+def _faulted(
     faults: list[OperationFault], name: str, path: str, *, after: bool
 ) -> Response | OperationFault | None:
     """Apply the faults before or after an operation. Return an error response, a fault that cuts the
