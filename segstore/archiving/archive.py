@@ -207,12 +207,10 @@ class Archive(Running):
             self._drop()
 
     def _pause(self, took: float) -> float:
-        """Return the seconds until the next tick begins.
-
-        A tick probably takes as long as the last one, and should end with the interval: a record that was
-        appended just after a moment is then no older than the interval.
-        """
+        """Return the seconds until the next tick begins."""
         interval = self._settings.interval
+        # A tick probably takes as long as the last one, and should end with the interval: a record that was
+        # appended just after a moment is then no older than the interval.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:

@@ -53,9 +53,7 @@ def redacted(uri: str) -> str:
 
 
 def _parts(uri: str) -> _UriParts:
-    """Return the parts of a URI. A "/" or "?" in a password should be quoted, but is also accepted
-    unquoted.
-    """
+    """Return the parts of a URI, in which a "/" or "?" of a password may be unquoted."""
     scheme, _, rest = uri.partition("://")
     first = re.split("[/?]", rest, maxsplit=1)[0]
     user = ""

@@ -156,7 +156,7 @@ class ArchivedLog(Closing):
         )
 
     def _renew(self, name: str) -> None:
-        """Take the newest contents. They must not have the missing object, and must continue the old ones."""
+        """Take the newest contents, which must lack the object `name` and continue the old contents."""
         before, now = self.contents, self._newest()
         if now.has(name):
             raise CorruptArchiveError(name, "it is missing")

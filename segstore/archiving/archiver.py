@@ -155,9 +155,7 @@ class Archiver:
         self._looked = monotonic()
 
     def _planned(self) -> tuple[Moment, list[PartitionPlan]]:
-        """Return a moment, and the plans of the changed partitions. The plans' segments are those of this
-        moment too.
-        """
+        """Return a moment, and the plans of the changed partitions with their segments at this moment."""
         for _ in range(_TRIES):
             moment = self._moments.take()
             changed = self._changed(moment)
@@ -417,7 +415,7 @@ class Archiver:
         self._commit_names -= old
 
     def _clean(self, moment: Moment) -> None:
-        """Delete objects that are no longer needed. The listing of all objects runs beside the ticks."""
+        """Delete objects that are no longer needed; the listing of all objects runs beside the ticks."""
         if self._trash.wants_list:
             call = partial(list_all, self._objects, self.state.ways)
             self._beside.begin(0, call, self._listed)
@@ -466,9 +464,8 @@ def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
 
 
 def _is_advanced(plan: PartitionPlan, uploaded: list[SealedSegment]) -> bool:
-    """Return whether the uploaded segments move a partition forward. If pieces are lost, all segments must be
-    uploaded, so that its end in the archive never moves back.
-    """
+    """Return whether the uploaded segments move a partition forward."""
     if plan.lost:
+        # With a part of them, the partition's end in the archive would move back.
         return all(each in uploaded for each in plan.first)
     return bool(plan.first) and plan.first[0] in uploaded

@@ -113,7 +113,7 @@ def newest_of(objects: Objects, claim: ArchiverClaim) -> ArchiveState | None:
 
 
 def _followed(objects: Objects, name: CommitName, last: int) -> ArchiveState:
-    """Return a state with all later commits applied. Commits up to the sequence number `last` must exist."""
+    """Return a state with all later commits applied; commits up to the sequence number `last` must exist."""
     header, pieces_at = read_header(objects, name)
     return _applied(objects, state_of(header, name, pieces_at), last)
 

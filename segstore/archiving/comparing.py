@@ -139,14 +139,15 @@ def _compared_pieces(
     common: int,
     compacted: bool,
 ) -> tuple[tuple[ArchivedPiece, ...], dict[int, int], int]:
-    """Return (pieces up to the first one that the log does not have, inodes of their files, common offset).
-    Pieces of a segment that retention or compaction has removed stay, without a file.
+    """Return (pieces up to the first one that the log does not have, inodes of their files, common
+    offset).
     """
     inodes: dict[int, int] = {}
     for number, each in enumerate(pieces):
         there = local.get(each.base)
         if there is not None and each.end <= common and _has(files, there, each):
             inodes[each.base] = there.identity[0]
+        # A piece whose segment was removed by retention or compaction stays, without a file.
         elif each.end > view.bases[0] and not (compacted and (there is None or there.sealed)):
             return pieces[:number], inodes, min(common, each.first)
     return pieces, inodes, common

@@ -182,8 +182,8 @@ class LogWindows(Closing):
 
 
 def _larger(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> Ask | None:
-    """Return a larger request if a window has no batch, else None. Its first batch may be larger than the
-    window, or damaged: then the next whole batch must be found.
+    """Return a larger request if a window has no batch, because its first batch is larger or damaged, else
+    None.
     """
     left = ask.extent.length - ask.position
     if headers or len(data) >= left:

@@ -120,9 +120,7 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
 def _joined(
     segments: list[ArchivedSegment], kept: Collection[ArchivedSegment], begin: int
 ) -> list[ArchivedSegment]:
-    """Return the segments without new ones after a gap. The offsets of the gap are in pieces until its
-    segment is uploaded.
-    """
+    """Return the segments without new ones after a gap, because the gap's offsets are still in pieces."""
     found, old = list[ArchivedSegment](), {_offsets(each) for each in kept}
     for each in segments:
         if each.base <= begin or _offsets(each) in old:
@@ -151,7 +149,7 @@ def _overlap(one: ArchivedSegment, other: ArchivedSegment) -> int:
 
 
 def _covered(segment: ArchivedSegment, others: Collection[ArchivedSegment]) -> int:
-    """Return the number of a segment's offsets that `others` have. The others must not overlap."""
+    """Return the number of a segment's offsets in `others`, which must not overlap."""
     return sum(_overlap(segment, each) for each in others)
 
 

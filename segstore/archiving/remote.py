@@ -272,8 +272,8 @@ class RemoteFiles:
 
     @contextmanager
     def _errors_named(self, name: str, source: _PartsSource | None = None) -> Iterator[None]:
-        """Run a block, and raise its error as ArchiveError with the object's name. An error of `source` stays
-        unchanged.
+        """Run a block, and raise its error, unless it is that of `source`, as ArchiveError with the object's
+        name.
         """
         try:
             yield

@@ -77,11 +77,10 @@ class RestoredPartition:
         self.segments = self.size = 0
 
     def _reaching(self, listed: SegmentList, end: int) -> tuple[ArchivedSegment, ...]:
-        """Return the segments of a log that ends at an offset. If it ends before the log begins, the segments
-        that only retention removed are among them.
-        """
+        """Return the segments of a log that ends at an offset."""
         chosen, first = listed.current, self._archived.start
         if end < first:
+            # The log ends before it begins: segments that only retention removed are needed too.
             chosen = listed.readable
             first = chosen[0].base if chosen else first
             self.start = first
@@ -113,7 +112,7 @@ class RestoredPartition:
         return log.end > end or (time is not None and log.max_timestamp > time)
 
     def _indexes(self, log: RestoredLog) -> list[Download]:
-        """Return the indexes that fit the log. A log without its first records gets new offset and time
+        """Return the indexes that fit the log; without its first records it gets new offset and time
         indexes.
         """
         return self._others(log, *_INDEXES) if log.name == log.base else self._others(log, names.TXN_INDEX)
@@ -166,13 +165,12 @@ class RestoredPartition:
         self._files.sync_dir(self._directory)
 
     def _find_end(self) -> None:
-        """Set the log end offset. After a cut by time, segments without records are removed: the log ends as
-        early as it can.
-        """
+        """Set the log end offset."""
         if self._limit.time is None or self._reaches is None:
             self.end = self._limit.end
         else:
             self.end = self._reaches
+            # After a cut by time the log ends as early as it can: segments without records are removed.
             while len(self._made) > 1 and not self._files.size(self._path(self._made[-1], names.LOG)):
                 self._remove(self._made.pop())
                 self.end = min(self.end, self._made[-1].end)
@@ -181,12 +179,11 @@ class RestoredPartition:
             self._begin_empty()
 
     def _ends_in_record(self) -> bool:
-        """Return whether the last record is known to end at the log end offset. Compaction may have removed
-        the last records of a segment.
-        """
+        """Return whether the last record is known to end at the log end offset."""
         last = self._made[-1]
         if self._reaches is not None:
             return self._reaches == self.end
+        # Compaction may have removed the last records of a segment.
         return last.segment is None and last.end == self.end
 
     def _begin_empty(self) -> None:

@@ -82,9 +82,7 @@ def take_over(objects: WritableObjects, moments: Moments, uploads: Uploads) -> T
 
 
 def _read(objects: WritableObjects) -> ArchiveState | None:
-    """Return the newest state. It is read again if another archiver deletes replaced objects during the
-    read.
-    """
+    """Return the newest state, read again if another archiver deletes replaced objects during the read."""
     for _ in range(_TRIES - 1):
         try:
             return newest_state(objects)
@@ -146,7 +144,7 @@ def _with_lists(
     compared: Mapping[TopicIdPartition, Compared],
     uploads: Uploads,
 ) -> dict[TopicIdPartition, ArchivedPartition]:
-    """Write the changed lists. Return all partitions, with their lists' names."""
+    """Write the changed lists, and return all partitions with their lists' names."""
     found = dict(before.partitions)
     changed: list[tuple[str, TopicIdPartition, Compared]] = []
     for key, each in compared.items():

@@ -220,7 +220,7 @@ def _write(chosen_study: Study, outcome: Results, out: str) -> None:
 
 @contextmanager
 def _pictures_left_out() -> Iterator[None]:
-    """Run a block that draws. Without matplotlib, report that no pictures are drawn, and go on."""
+    """Run a block that draws; without matplotlib, report that no pictures are drawn, and go on."""
     try:
         yield
     except MissingPackageError as error:

@@ -65,9 +65,7 @@ def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Apply SETTINGS over matplotlib's defaults, without the user's own settings. Drawing and saving both
-    need them, because saving also creates parts.
-    """
+    """Apply SETTINGS over matplotlib's defaults, while drawing and while saving, which also creates parts."""
     import matplotlib
 
     with matplotlib.rc_context():

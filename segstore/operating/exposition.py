@@ -88,14 +88,13 @@ _TIMES = {"segstore_last_sweep_ms": "segstore_last_sweep_timestamp_seconds"}
 
 
 def _in_seconds(family: Family) -> Family:
-    """Return a family of ms in seconds, Prometheus' base unit. Negative samples, which mean "never" or
-    "unknown", are left out.
-    """
+    """Return a family of ms in seconds, Prometheus' base unit."""
     metric, labels, samples = family
     name, total = metric.prometheus.removesuffix("_total"), metric.prometheus.endswith("_total")
     if not name.endswith("_ms"):
         return family
     renamed = _TIMES.get(name, name.removesuffix("_ms") + "_seconds") + "_total" * total
+    # Negative samples mean "never" or "unknown".
     kept = [each for each in samples if each.value >= 0]
     metric = metric._replace(prometheus=renamed, doc=metric.doc.replace("ms ", "seconds "))
     return metric, labels, [each._replace(value=each.value / 1000) for each in kept]

@@ -49,10 +49,9 @@ def store_families(store: Store) -> list[Family]:
 
 
 def _groups(store: Store) -> list[GroupDescription]:
-    """Return the groups of a store. A reader beside a writer gets none: it has no coordinator, and would read
-    all committed offsets again.
-    """
+    """Return the groups of a store."""
     if not store.keeps:
+        # A reader beside a writer has no coordinator, and would read all committed offsets again.
         return []
     known, found = Groups(store), []
     for listing in known.list():

@@ -105,7 +105,7 @@ class Pages:
         self._made.clear()
 
     def _text(self, encoding: Encoding, packed: bool) -> bytes:
-        """Return all metrics. The text is made at most once a second."""
+        """Return all metrics, as a text that is made at most once a second."""
         at, body = self._made.get((encoding.content_type, packed), (0.0, b""))
         now = time.monotonic()
         if not body or now - at >= _SAME:

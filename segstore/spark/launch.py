@@ -187,10 +187,9 @@ def _python() -> Iterator[None]:
 def _interpreter() -> str:
     """Return this interpreter's path, or its name (to be found on PATH) if the path must be quoted in a
     shell.
-
-    Spark's `Utils.checkCommandAvailable` does not quote it, and if that check fails there is no Python data
-    source.
     """
+    # Spark's `Utils.checkCommandAvailable` does not quote it, and if that check fails there is no Python data
+    # source.
     return os.path.basename(sys.executable) if _must_be_quoted(sys.executable) else sys.executable
 
 
@@ -289,5 +288,5 @@ def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
 
 
 def _not_interrupted() -> None:
-    """Make the JVM ignore Ctrl-C. The application handles the signal, and stops Spark."""
+    """Make the JVM ignore Ctrl-C, because the application handles the signal, and stops Spark."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

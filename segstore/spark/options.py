@@ -296,10 +296,9 @@ def _subscription(options: Mapping[str, str]) -> TopicSelection:
 
 
 def _spec(options: Mapping[str, str], names: tuple[str, str, str]) -> OffsetSpec | None:
-    """Return the first option of `names` that is given. All of them are parsed, so that each error is
-    reported.
-    """
+    """Return the first option of `names` that is given."""
     timestamp, by_times, offsets = ((name, _get(options, name)) for name in names)
+    # All options are parsed, so that each error is reported.
     found = [
         by_timestamp(timestamp[0], timestamp[1]) if timestamp[1] is not None else None,
         by_json(by_times[0], by_times[1], times=True) if by_times[1] is not None else None,

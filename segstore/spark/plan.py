@@ -56,9 +56,7 @@ def divide(
 
 
 def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
-    """Cut a range into parts of `most` offsets. A batch with more offsets is split, because the limit is one
-    of records.
-    """
+    """Cut a range into parts of `most` offsets, also within a batch, because the limit is one of records."""
     start = whole.start
     while whole.end - start > most:
         cut = edge(whole, start + most)

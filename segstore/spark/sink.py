@@ -66,7 +66,7 @@ class StagedMessage(WriterCommitMessage):
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """Return the staged rows in the order of the tasks. A failed task has no message."""
+    """Return the staged rows in the order of the tasks; a failed task has no message."""
     parts = (message.staged for message in messages if isinstance(message, StagedMessage))
     return [staged for staged in parts if staged is not None]
 

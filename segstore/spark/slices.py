@@ -168,11 +168,10 @@ class SliceReader:
     def _of_replica(
         self, place: str, part: OffsetSlice, until: OffsetAndEpoch, start: int
     ) -> Iterator[Records]:
-        """Yield a replica's records. Raises ReplicaOfflineError if it lacks some. It is checked before and
-        after, so that no records are taken which another leader wrote in their place.
-        """
+        """Yield a replica's records. Raises ReplicaOfflineError if it lacks some."""
         with storage.open(place, "r") as store:
             replica = ObservedLog(store, part.topic, part.partition)
+            # Checked before and after the read: another leader may write other records in their place.
             replica.check(until)
             read = partial(
                 replica.read_below, until=until, isolation_level=self.isolation_level, times=self._span

@@ -135,15 +135,12 @@ def slices(
 
 
 def _narrowed(lookup: Lookup, pushed: Pushed, whole: PlannedRange) -> PlannedRange:
-    """Return the part of a range that can pass the filters on offset and time.
-
-    It begins at the first record with a late enough timestamp. Its end is not cut by time, because any later
-    record may have an early enough one.
-    """
+    """Return the part of a range that can pass the filters on offset and time."""
     start, end = max(whole.start, pushed.offsets.low), min(whole.end, pushed.offsets.high)
     if start < end and pushed.times.limited:
         if pushed.times.low >= pushed.times.high:
             return whole._replace(end=whole.start)
+        # Only the start is moved by time: after the first late record, any record may be early enough.
         late = lookup.logs.ask(whole.partition, lambda log: log.offset_for_time(pushed.times.low))
         start = end if late is None else max(start, late)
     return whole._replace(start=start, end=max(start, end))
@@ -231,11 +228,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lookup.latest(partitions, begin)
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
-        """Return the fixed ends.
-
-        If a new leader did not show all records when they were fixed, the query may begin after an end. That
-        end is then looked up again, once.
-        """
+        """Return the fixed ends; an end before `begin` is looked up again, once."""
+        # If a new leader did not show all records when the ends were fixed, the query may begin after an end.
         early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
         self._available = {**available, **self._lookup.latest(early, begin)} if early else available
         return self._available
@@ -264,9 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _present(self, begin: Positions, latest: Positions) -> Offsets:
-        """Return each partition's first offset that can be read. Offsets below the log start offset count
-        against no limit.
-        """
+        """Return the first readable offset of each partition; lower offsets count against no limit."""
         begins = {each: begin[each].offset if each in begin else 0 for each in latest}
         return begins | {
             each: max(start, begins[each]) for each, start in self._lookup.earliest(list(latest)).items()

@@ -178,8 +178,8 @@ def _comparison(
 
 
 def _comparable(column: str, literal: pa.Scalar) -> Fraction | int | None:
-    """Return the number of a literal if Arrow compares it with the column exactly, else None. For the
-    timestamp it is in ms since the epoch.
+    """Return the number of a literal (a timestamp's in ms) if Arrow compares it with the column exactly, else
+    None.
     """
     if _is_whole(column, literal.type):
         return literal.as_py() if column != "timestamp" else _in_ms(literal.value, literal.type)

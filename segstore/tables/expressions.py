@@ -78,7 +78,7 @@ class _ArrowSchema(ctypes.Structure):
 
 
 def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return all pairs of a schema's metadata. `Schema.metadata` would return only one pair of each key."""
+    """Return all pairs of a schema's metadata, unlike `Schema.metadata`, which has one pair for each key."""
     exported = _ArrowSchema()
     place = ctypes.addressof(exported)
     schema._export_to_c(place)

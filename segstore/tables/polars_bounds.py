@@ -196,11 +196,10 @@ def _either(one: Bounds, other: Bounds) -> Bounds:
 
 
 def _of_null(op: str, unit: str, wanted: bool) -> Bounds:
-    """Return the bounds of a comparison with null. Its result is null, except for operators under which nulls
-    are equal: days and years are null for timestamps beyond the calendar.
-    """
+    """Return the bounds of a comparison with null."""
     if op not in _OF_VALIDITY:
         return NOTHING
+    # These operators treat nulls as equal. Days and years are null for timestamps beyond the calendar.
     return NOTHING if (op == "EqValidity") is wanted and unit not in _OF_DAYS.values() else ALL
 
 

@@ -72,7 +72,7 @@ class TopicFrames:
 
 
 def _first(batches: Iterable[object], n_rows: int | None) -> Iterator[pl.DataFrame]:
-    """Yield batches as frames, up to `n_rows` rows. No batch is taken after the last row."""
+    """Yield batches as frames, up to `n_rows` rows, and take no batch after the last row."""
     if n_rows is None:
         yield from map(_frame, batches)
         return

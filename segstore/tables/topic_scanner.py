@@ -126,9 +126,7 @@ class TopicScanner:
             yield self._projected(kept.slice(at, self._batch_size))
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records for which the filter is true. All records or none are returned without a
-        copy.
-        """
+        """Return the records for which the filter is true, without a copy if these are all or none."""
         if self._condition is None:
             return batch
         (mask,) = _evaluated(

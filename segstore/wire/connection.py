@@ -232,12 +232,11 @@ class BrokerConnection:
             raise DisconnectedError(f"{self.address}: the TLS handshake failed: {why}") from error
 
     def _negotiate(self) -> None:
-        """Ask for the broker's versions (KIP-35). A broker that does not know this request's version answers
-        with the versions that it knows.
-        """
+        """Ask for the broker's versions (KIP-35)."""
         version = message("ApiVersionsRequest").valid.high
         body = structs("ApiVersionsRequest")(client_software_name="segstore", client_software_version="1")
         answer = self._exchange(_VERSIONS, version, body, self._setup_late(_VERSIONS))
+        # A broker that does not know the request's version answers with the versions that it knows.
         if answer.error_code == Code.UNSUPPORTED_VERSION:
             known = [each.max_version for each in answer.api_keys if each.api_key == 18]
             version = min(version, known[0] if known else 0)
@@ -271,7 +270,7 @@ class BrokerConnection:
     # --- exchanging -------------------------------------------------------------------------------
 
     def _exchange(self, api: str, version: int, body: Any, late: str) -> Any:
-        """Send a request and read its answer; `late` is the text of a time-out. After any error the
+        """Send a request and read its answer, with `late` as the text of a time-out; after an error the
         connection must not be used.
         """
         request = self._request(api, version, body)
@@ -331,10 +330,9 @@ class BrokerConnection:
         return int(size)
 
     def _begun(self) -> tuple[int, memoryview]:
-        """Return an answer's size and its first bytes, in a buffer that is reused. The first system call
-        receives most answers as a whole. The time-out applies to each call.
-        """
+        """Return an answer's size and its first bytes, in a buffer that is reused."""
         room = self._room = self._room or bytearray(_ROOM)
+        # The first system call receives most answers as a whole. The time-out applies to each call.
         got = self._receive_some(room)
         while got < _LEAST:
             got += self._receive_some(memoryview(room)[got:])
@@ -393,6 +391,6 @@ class BrokerConnection:
 
     @staticmethod
     def _api_versions(version: int, data: memoryview) -> Any:
-        """Read an answer to ApiVersions. With error 35 it is in version 0, and its header never has tags."""
+        """Read an answer to ApiVersions, whose error 35 is in version 0 and whose header never has tags."""
         (error,) = struct.unpack_from(">h", data)
         return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)

@@ -191,9 +191,7 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> str:
-    """Return a sentence that compares the largest value with the smallest. The claim is that the largest wins
-    if `more` is better, else the smallest.
-    """
+    """Return a sentence on the claim that the largest value wins (if `more` is better), or the smallest."""
     contests = []
     for by in kinds:
         few, *_, many = (cell.keys["value"] for cell in results.where(by=by))

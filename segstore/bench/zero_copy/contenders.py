@@ -117,9 +117,7 @@ class _Locked(Mapped):
         self._most = WINDOW  # bytes that are sent at a time
 
     def _take_less(self, error: OSError) -> bool:
-        """Halve the bytes of a send if the process may not lock so much memory. Return False for another
-        error, and if one page is too much.
-        """
+        """Halve the bytes of a send, or return False if the error is not one of too much locked memory."""
         if error.errno not in _NO_ROOM or self._most <= mmap.PAGESIZE:
             return False
         self._most //= 2

@@ -259,9 +259,7 @@ def _run(group: MeasuredGroup, contender: Contender) -> None:
 
 
 def _prepare_cache(group: MeasuredGroup) -> bool:
-    """Bring the log into the page cache or out of it. Return False if some of its pages could not be
-    dropped.
-    """
+    """Bring the log into the page cache or out of it, and return False if some of its pages stayed."""
     path = group.stretch.path
     if group.group.cache == "cold":
         return machine_state.evict(path) == 0

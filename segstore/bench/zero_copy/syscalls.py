@@ -151,14 +151,11 @@ def _of_transfers(calls: Counter[str]) -> dict[str, int]:
 
 
 def _listed(text: str) -> Counter[str]:
-    """Return the calls by name in strace's list.
-
-    Anonymous mappings are left out: the interpreter or the C library makes them, not a transfer. A call that
-    the kernel restarts is listed twice, and counts once.
-    """
+    """Return the calls by name in strace's list."""
     calls: Counter[str] = Counter()
     for line in text.splitlines():
         name, bracket, rest = line.partition("(")
+        # The interpreter or the C library makes anonymous mappings, not a transfer.
         if name == "mmap" and "MAP_ANONYMOUS" in rest:
             continue
         if bracket and name.isidentifier() and " = ? ERESTART" not in rest:
@@ -190,7 +187,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _any_may_watch() -> None:
-    """Allow any process to trace this one. Linux's Yama allows only its parents by default."""
+    """Allow any process to trace this one, because Linux's Yama allows only its parents."""
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 

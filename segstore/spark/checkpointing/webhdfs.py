@@ -210,10 +210,9 @@ class WebHdfs:
     def _found(
         self, request: CheckpointRequest, name: str, query: Query
     ) -> Callable[[str, Query], Response] | None:
-        """Return the function that serves an operation. None stands for the first step of CREATE, whose
-        answer redirects the client.
-        """
+        """Return the function that serves an operation, or None for the first step of CREATE."""
         if (request.method, name) == ("PUT", "CREATE"):
+            # The answer to the first step of CREATE redirects the client.
             return partial(self._create, request) if query.get("data") == "true" else None
         run = self._operations.get((request.method, name))
         if run is None:
@@ -337,9 +336,8 @@ class WebHdfs:
                 self._renamed.popitem(last=False)
 
     def _renamed_before(self, path: str, target: str) -> bool:
-        """Return whether this request repeats an earlier rename. Java's client repeats a request if a kept
-        connection ends without an answer.
-        """
+        """Return whether this request repeats an earlier rename."""
+        # Java's client repeats a request if a kept connection ends without an answer.
         node = self._tree.get(target)
         return isinstance(node, File) and self._renamed.get((path, target)) == node.id
 
@@ -374,9 +372,7 @@ def _guarded(run: Callable[[], Response]) -> Response:
 def _faulted(
     faults: list[OperationFault], name: str, path: str, *, after: bool
 ) -> Response | OperationFault | None:
-    """Apply the faults before or after an operation. Return an error response, a fault that cuts the
-    connection, or None.
-    """
+    """Apply the faults, and return an error response, a fault that cuts the connection, or None."""
     for fault in (fault for fault in faults if fault.after is after):
         if fault.kind == "delay":
             time.sleep(fault.seconds)

@@ -246,7 +246,7 @@ def _of_python(value: Any, branches: Mapping[str, AvroConversion]) -> str:
 
 
 def _logical(schema: dict[str, Any]) -> AvroConversion:
-    """Return the conversion of a primitive or fixed schema. As in Avro, a logical type that does not fit is
+    """Return the conversion of a primitive or fixed schema; as in Avro, a logical type that does not fit is
     ignored.
     """
     base, logical = schema["type"], schema.get("logicalType")
