@@ -111,7 +111,7 @@ def _better(figures: Mapping[str, Figure], measure: str) -> str | None:
 
 
 def crossover(found: Mapping[int, str | None]) -> str:
-    """Return the winners of `verdicts`, by size, in words."""
+    """Return a text on the winner of mmap and sendfile at each size, from the result of `verdicts`."""
     won = [(size, who) for size, who in found.items() if who]
     stretches = [(who, [size for size, _ in group]) for who, group in groupby(won, lambda one: one[1])]
     if not found:
